@@ -107,11 +107,10 @@ pub(super) struct Row<'a> {
     pub(super) code: &'a [u8],
 }
 
-/// A jump that may lead to a block, and where else.
+/// A jump that may lead to a block, as it does within a unit, and where else.
 pub(super) struct LinkRow {
     pub(super) field: u64,
     pub(super) exit: u64,
-    pub(super) body: Option<u64>,
 }
 
 /// Reads as much of a file as there is room for, if it can.
@@ -130,14 +129,12 @@ pub(super) struct Image {
 /// How it is with a unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum State {
-    /// Nothing leads there. Its jumps lead to its blocks.
-    Fresh,
-    /// Nothing leads there. It was awake, and its jumps lead to their exits.
-    Asleep,
+    /// Nothing leads there so far.
+    Kept,
     /// Its places are known.
-    Awake,
-    /// Its code is not what it was.
-    Other,
+    Known,
+    /// It is no use: its code is not what it was, or its places have been forgotten.
+    Gone,
 }
 
 impl Image {
@@ -197,7 +194,7 @@ impl Image {
         }
         image.owners = owners;
         let units = image.section(Section::Units).len() / UNIT;
-        image.states = vec![State::Fresh; units.saturating_sub(1)];
+        image.states = vec![State::Kept; units.saturating_sub(1)];
         Some(image)
     }
 
@@ -235,17 +232,17 @@ impl Image {
         tables.collect()
     }
 
-    /// A unit that is not awake and may be brought back, with something of the page of `pc`.
+    /// A unit that may be brought back, with something of the page of `pc`.
     pub(super) fn next_of(&self, pc: u64) -> Option<usize> {
         let page = u32::try_from(pc / PAGE).ok()?;
         let owners = self.owners.get(&page)?.clone();
         let owners = owners.start * 2 * WORD..owners.end * 2 * WORD;
         let owners = rows(self.section(Section::Owners).get(owners)?);
         let mut units = owners.map(|[_, unit]| unit as usize);
-        units.find(|&unit| matches!(self.states.get(unit), Some(State::Fresh | State::Asleep)))
+        units.find(|&unit| self.states.get(unit) == Some(&State::Kept))
     }
 
-    /// A unit and all that it needs and that is not awake, if all is there.
+    /// A unit and all that it needs and that is not known, if all is there.
     pub(super) fn with_needs(&self, unit: usize) -> Option<Vec<usize>> {
         let mut all = vec![unit];
         let mut next = 0;
@@ -256,8 +253,10 @@ impl Image {
                 if region_of(needed) != region {
                     return None;
                 }
-                if self.states.get(needed) != Some(&State::Awake) && !all.contains(&needed) {
-                    all.push(needed);
+                match self.states.get(needed)? {
+                    State::Kept if !all.contains(&needed) => all.push(needed),
+                    State::Kept | State::Known => {}
+                    State::Gone => return None,
                 }
             }
             next += 1;
@@ -265,18 +264,14 @@ impl Image {
         Some(all)
     }
 
-    pub(super) fn state(&self, unit: usize) -> State {
-        self.states.get(unit).copied().unwrap_or(State::Other)
-    }
-
     pub(super) fn set_state(&mut self, unit: usize, state: State) {
         self.states[unit] = state;
     }
 
     /// No translation is known any more.
-    pub(super) fn put_to_sleep(&mut self) {
-        let awake = self.states.iter_mut().filter(|state| **state == State::Awake);
-        awake.for_each(|state| *state = State::Asleep);
+    pub(super) fn forget(&mut self) {
+        let known = self.states.iter_mut().filter(|state| **state == State::Known);
+        known.for_each(|state| *state = State::Gone);
     }
 
     /// What is to be made known of a unit, by address.
@@ -297,11 +292,8 @@ impl Image {
 
     /// The jumps of a unit.
     pub(super) fn links(&self, unit: usize) -> impl Iterator<Item = LinkRow> {
-        self.part::<4>(Section::Links, unit, 2).map(|[field, exit, _, body]| LinkRow {
-            field: field.into(),
-            exit: exit.into(),
-            body: (body != 0).then_some(body.into()),
-        })
+        self.part::<4>(Section::Links, unit, 2)
+            .map(|[field, exit, ..]| LinkRow { field: field.into(), exit: exit.into() })
     }
 
     fn unit(&self, unit: usize) -> Option<[u32; 4]> {

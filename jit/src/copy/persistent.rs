@@ -183,18 +183,19 @@ impl Translator {
         }
     }
 
-    /// Every translation is forgotten: what was brought back may be, anew.
-    pub(super) fn put_to_sleep(&mut self) {
+    /// Every translation is forgotten. What was brought back does not come again: a program that takes
+    /// code away again and again executes little of the rest in between.
+    pub(super) fn forget_kept(&mut self) {
         if let Some(image) = self.persistent.as_mut().and_then(|it| it.image.as_mut()) {
-            image.put_to_sleep();
+            image.forget();
         }
     }
 
     /// Brings back what is kept of the page of `pc`.
     pub(super) fn bring_back(&mut self, pc: u64) {
         let Some(persistent) = &mut self.persistent else { return };
-        let sleeps = |image: &Image| persistent.end.is_none() && image.next_of(pc).is_some();
-        if !persistent.image.as_ref().is_some_and(sleeps) {
+        let is_kept = |image: &Image| persistent.end.is_none() && image.next_of(pc).is_some();
+        if !persistent.image.as_ref().is_some_and(is_kept) {
             return;
         }
         let Some(mut image) = persistent.image.take() else { return };
@@ -204,12 +205,12 @@ impl Translator {
                 units.iter().all(|&unit| self.is_as_it_was(&image, unit, &mut read))
             };
             let Some(units) = image.with_needs(unit).filter(is_as_it_was) else {
-                image.set_state(unit, State::Other);
+                image.set_state(unit, State::Gone);
                 continue;
             };
             for unit in units {
                 self.make_known(&image, unit);
-                image.set_state(unit, State::Awake);
+                image.set_state(unit, State::Known);
             }
         }
         if let Some(persistent) = &mut self.persistent {
@@ -251,13 +252,10 @@ impl Translator {
                 What::Call => self.call_sites.insert(pc, variant, place),
             }
         }
-        // Where its jumps lead to is what they should in most cases.
-        let is_linked = image.state(unit) == State::Fresh;
-        let to_link = self.may_link();
-        for LinkRow { field, exit, body } in image.links(unit) {
+        for LinkRow { field, exit } in image.links(unit) {
             self.links.push((field as u32, exit as u32));
-            if let Some(body) = body.filter(|_| is_linked != to_link) {
-                self.patch(field, if to_link { body } else { exit });
+            if !self.may_link() {
+                self.patch(field, exit);
             }
         }
     }

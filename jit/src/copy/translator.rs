@@ -641,7 +641,7 @@ impl Translator {
     /// memory stays as it is.
     pub(super) fn flush(&mut self) {
         self.generation += 1;
-        self.put_to_sleep();
+        self.forget_kept();
         self.unlink(|_| true);
         self.links.clear();
         self.bodies.clear();
