@@ -17,13 +17,8 @@ pub(super) fn bytes<const N: usize>(before: &[u8], rows: &[[u32; N]]) -> Vec<u8>
 
 /// The reverse of [`bytes`].
 pub(super) fn rows<const N: usize>(bytes: &[u8]) -> impl ExactSizeIterator<Item = [u32; N]> {
-    bytes.chunks_exact(N * WORD).map(|row| {
-        let mut words = [0; N];
-        for (word, bytes) in words.iter_mut().zip(row.chunks_exact(WORD)) {
-            *word = u32::from_le_bytes(bytes.try_into().expect("a chunk is a word"));
-        }
-        words
-    })
+    let (words, _) = bytes.as_chunks();
+    words.chunks_exact(N).map(|row| std::array::from_fn(|n| u32::from_le_bytes(row[n])))
 }
 
 /// One of [`rows`].
