@@ -510,6 +510,41 @@ fn files_have_the_pages_that_were_written() {
     assert_eq!(seen, written.collect::<Vec<_>>());
 }
 
+/// Pages that all processors pack make the file that one makes of them.
+#[test]
+fn pages_are_packed_in_their_order() {
+    let files: Vec<Vec<PageRun>> = (0..40)
+        .map(|n| (0..n).map(|run| PageRun { first: run * 100, count: 1 + run * n % 99 }).collect())
+        .collect();
+    let fill = |file: usize, run: PageRun, bytes: &mut [u8]| {
+        for (page, bytes) in (run.first..).zip(bytes.chunks_mut(PAGE)) {
+            bytes.fill((page as usize * 7 + file) as u8);
+        }
+    };
+    let written = |write: &dyn Fn(&mut Writer<Vec<u8>>)| {
+        let mut writer = Writer::new(Vec::new(), &Header::default()).unwrap();
+        for id in 0..files.len() as u32 {
+            let file =
+                MappedFile { path: String::new(), len: 10_000 * PAGE as u64, modified_ns: 0 };
+            writer.file(BlobId(id), &file).unwrap();
+        }
+        write(&mut writer);
+        writer.abandon()
+    };
+    let one_by_one = written(&|writer| {
+        for (file, runs) in files.iter().enumerate() {
+            writer
+                .pages_read(BlobId(file as u32), runs, |run, page| fill(file, run, page))
+                .unwrap();
+        }
+    });
+    let at_once = written(&|writer| {
+        let all: Vec<_> = (0..).map(BlobId).zip(files.iter().map(Vec::as_slice)).collect();
+        writer.pages_of_all(&all, fill).unwrap();
+    });
+    assert!(at_once == one_by_one);
+}
+
 #[test]
 fn pages_of_nothing_and_beyond_the_end_are_refused() {
     let page = PageRun { first: 1, count: 1 };
