@@ -7,7 +7,7 @@ use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use refrain_trace::CodeBlock;
 use refrain_vm::{Context, EngineConfig, Exit, Mode, RecordingEngine, reg};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Write;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -19,7 +19,9 @@ const FUNCTION: u64 = 0x400;
 const FUNCTIONS: u64 = 300;
 /// The last ones call nobody.
 const LEAVES: u64 = 40;
+const CALLS: u64 = CODE + 0x10_0000;
 const TABLE: u64 = CODE + 0x20_0000;
+const DATA: u64 = CODE + 0x30_0000;
 const STACK: u64 = CODE + 0x3f_f000;
 const END: u64 = CODE + 0x40_0000;
 /// Any build is as good as another.
@@ -83,6 +85,15 @@ impl Guest {
             a.rol(rax, 7).unwrap();
             a.set_label(&mut over).unwrap();
             a.xor(rax, rcx).unwrap();
+            // Words of which some are watched, once there are several threads.
+            let word = DATA + 8 * below(16);
+            match below(6) {
+                0 => a.lock().xadd(qword_ptr(word), rax).unwrap(),
+                1 => a.lock().inc(qword_ptr(word)).unwrap(),
+                2 => a.add(rax, qword_ptr(word)).unwrap(),
+                3 => a.mov(dword_ptr(word), eax).unwrap(),
+                _ => {}
+            }
         }
         if number < FUNCTIONS - LEAVES {
             // Few are called more than once, or the run would not end.
@@ -111,9 +122,9 @@ impl Guest {
         self.put(function(number), &code);
     }
 
-    /// Calls these functions, one after the other, and returns where the code ends.
+    /// Code that calls these functions, one after the other, in a region of its own for each number.
     fn calls(&self, functions: &[u64]) -> u64 {
-        let start = CODE + FUNCTIONS * FUNCTION;
+        let start = CALLS + (functions.len() as u64) % 8 * 0x1_0000;
         let mut a = CodeAssembler::new(64).unwrap();
         for &number in functions {
             a.call(function(number)).unwrap();
@@ -178,14 +189,28 @@ fn file(bytes: &[u8]) -> File {
     file
 }
 
-/// Runs an engine up to a system call, past hooks.
+/// The same, for several threads, with functions of a build.
+fn engine_of_several(kept: Option<&[u8]>, build: &str) -> Arc<dyn RecordingEngine> {
+    let engine = engine(kept);
+    let starts: Vec<u64> = (0..FUNCTIONS).map(function).collect();
+    engine.functions(&starts, &[], &[], false, Some(build));
+    engine.several_threads();
+    engine
+}
+
+/// Runs an engine up to a system call, past hooks and ordered instructions.
 fn run_on(engine: &dyn RecordingEngine, start: u64) -> Run {
+    // SAFETY: the guest's own memory, to which there are no references.
+    unsafe { std::ptr::write_bytes(DATA as *mut u8, 3, 8 * 16) };
     let mut cpu = engine.attach().unwrap();
     let mut context = context(start);
     let mut exits = Vec::new();
     let mut exit = cpu.run(&mut context, Mode::Observed);
-    while exit == Exit::Hook {
+    while matches!(exit, Exit::Hook | Exit::Ordered { .. }) {
         exits.push((exit, context.rip));
+        if exit != Exit::Hook {
+            assert_eq!(cpu.step(&mut context), None);
+        }
         exit = cpu.run(&mut context, Mode::Observed);
     }
     exits.push((exit, context.rip));
@@ -245,6 +270,49 @@ fn code_that_has_changed_is_translated() {
     }
 }
 
+/// Recordings of a program that changes, each with what the one before has kept.
+#[test]
+fn a_chain_of_recordings() {
+    for seed in 50..54 {
+        let guest = Guest::new(seed);
+        let mut random = SplitMix64::seed_from_u64(seed);
+        let mut kept: Option<Vec<u8>> = None;
+        let mut brought_back = 0;
+        for round in 0..40 {
+            let mut below = |end: u64| random.next_u64() % end;
+            let start =
+                guest.calls(&[0, below(FUNCTIONS), below(FUNCTIONS)][..1 + below(3) as usize]);
+            let (changed, hooked, forgotten) =
+                (below(FUNCTIONS), below(FUNCTIONS), below(FUNCTIONS));
+            let [changes, hooks, forgets, several] = [3, 4, 4, 2].map(|n| below(n) == 0);
+            if changes {
+                guest.put_function(changed, &mut random);
+            }
+            let runs = |kept: Option<&[u8]>| {
+                let engine = match several {
+                    true => engine_of_several(kept, "a"),
+                    false => engine(kept),
+                };
+                if hooks {
+                    engine.hook(function(hooked));
+                }
+                let first = run_on(&*engine, start);
+                if forgets {
+                    engine.forget(function(forgotten)..function(forgotten) + 1);
+                }
+                let second = run_on(&*engine, start);
+                ((first.exits, first.registers, second.exits, second.registers), second.kept)
+            };
+            let (shown, _) = runs(None);
+            let (again, new) = runs(kept.as_deref());
+            assert_eq!(again, shown, "seed {seed}, round {round}");
+            brought_back += usize::from(new.is_none());
+            kept = new.or(kept);
+        }
+        assert!(brought_back > 5, "most is there already in {brought_back} rounds");
+    }
+}
+
 #[test]
 fn hooks_are_met_in_kept_code() {
     let guest = Guest::new(13);
@@ -283,17 +351,56 @@ fn what_was_forgotten_is_translated_anew() {
     assert_eq!(run_on(&*engine, start).shown(), fresh.shown());
 }
 
-/// There is nothing to gain from code whose accesses are watched.
+/// What is watched is so in kept code, too, and the trace says so.
 #[test]
-fn nothing_comes_back_to_several_threads() {
-    let guest = Guest::new(15);
+fn several_threads_have_watched_code() {
+    for seed in 30..40 {
+        let guest = Guest::new(seed);
+        let start = guest.calls(&[0, 1, 2]);
+        let several = |kept: Option<&[u8]>, build| {
+            let run = run_on(&*engine_of_several(kept, build), start);
+            let blocks = run.blocks.iter().map(|block| (block.pc, block.clone())).collect();
+            (run, blocks)
+        };
+        let (first, first_blocks): (_, BTreeMap<_, _>) = several(None, "a");
+        let (second, second_blocks) = several(first.kept.as_deref(), "a");
+        assert_eq!((second.shown(), &second.kept), (first.shown(), &None));
+        assert!(first.exits.len() > 100, "{} ordered instructions", first.exits.len());
+        let watched = first_blocks.values().map(|block| block.loads.len()).sum::<usize>();
+        assert!(watched > 10, "{watched} plain accesses");
+        for (pc, block) in &first_blocks {
+            assert_eq!(second_blocks.get(pc), Some(block), "with what is watched in it");
+        }
+        // Among other modules, other accesses may be watched: all is found out anew.
+        let (other, _): (_, BTreeMap<_, _>) = several(first.kept.as_deref(), "b");
+        assert_eq!(other.shown(), first.shown());
+        assert!(other.kept.is_some());
+        // What one thread has executed does not serve several, nor the other way round.
+        let alone = run(None, start);
+        assert_eq!(several(alone.kept.as_deref(), "a").0.shown(), first.shown());
+        assert_eq!(run(first.kept.as_deref(), start).shown(), alone.shown());
+    }
+}
+
+/// A program begins with one thread, and both phases come back.
+#[test]
+fn one_thread_and_then_several() {
+    let guest = Guest::new(41);
     let start = guest.calls(&[0, 1, 2]);
-    let first = run(None, start);
-    let engine = engine(first.kept.as_deref());
-    engine.several_threads();
-    let run = run_on(&*engine, start);
-    assert_eq!((run.shown(), &run.kept), (first.shown(), &None));
-    assert_eq!(run.blocks(), first.blocks(), "no block that was not executed");
+    let both = |kept: Option<&[u8]>| {
+        let engine = engine(kept);
+        let starts: Vec<u64> = (0..FUNCTIONS).map(function).collect();
+        engine.functions(&starts, &[], &[], false, Some("a"));
+        let alone = run_on(&*engine, start);
+        engine.several_threads();
+        (alone, run_on(&*engine, start))
+    };
+    let (alone, several) = both(None);
+    let (alone_again, several_again) = both(several.kept.as_deref());
+    assert_eq!(alone_again.shown(), alone.shown());
+    assert_eq!(several_again.shown(), several.shown());
+    assert_eq!((alone_again.kept, several_again.kept), (None, None));
+    assert!(several.exits.len() > alone.exits.len());
 }
 
 /// A fault in kept code is one of the guest's instruction, with its registers.
@@ -323,9 +430,8 @@ fn kept_code_faults_where_the_guest_does() {
 #[test]
 fn a_file_that_is_odd_counts_for_nothing() {
     let guest = Guest::new(17);
-    let start = guest.calls(&[FUNCTIONS - 30]);
     let functions: Vec<u64> = (FUNCTIONS - 60..FUNCTIONS).collect();
-    let start = guest.calls(&functions).max(start);
+    let start = guest.calls(&functions);
     let first = run(None, start);
     let kept = first.kept.as_deref().unwrap();
     let check = |bytes: &[u8], what: &str| {

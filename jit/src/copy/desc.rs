@@ -107,6 +107,38 @@ pub(super) struct Operand {
     pub(super) found: Option<u8>,
 }
 
+/// What [`Operand::bits`] has the kinds as.
+const KINDS: [OrderedKind; 5] = [
+    OrderedKind::ReadModifyWrite,
+    OrderedKind::Load,
+    OrderedKind::Poll,
+    OrderedKind::Check,
+    OrderedKind::Store,
+];
+
+impl Operand {
+    /// In 24 bits, if that can be.
+    fn bits(self) -> Option<u32> {
+        let kind = KINDS.iter().position(|&kind| kind == self.kind)? as u32;
+        let register =
+            |register: Option<u8>| register.map_or(0, |register| u32::from(register) + 1);
+        let size = u32::from(self.size);
+        let registers = register(self.bit_register) << 9 | register(self.found) << 14;
+        (size < 1 << 5).then_some(size | kind << 5 | u32::from(self.fs) << 8 | registers)
+    }
+
+    fn of_bits(bits: u32) -> Operand {
+        let register = |at: u32| (bits >> at & 0x1f).checked_sub(1).map(|register| register as u8);
+        Operand {
+            size: (bits & 0x1f) as u8,
+            kind: KINDS[(bits >> 5 & 7) as usize % KINDS.len()],
+            fs: bits >> 8 & 1 != 0,
+            bit_register: register(9),
+            found: register(14),
+        }
+    }
+}
+
 /// The ways in which a guest address can be translated. Each has its own tables.
 #[repr(u8)]
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -166,11 +198,14 @@ impl Desc {
         Desc { go_on: 0, kind, pc, rest: 0 }
     }
 
-    /// In four numbers, if it is of a kind that is kept for later recordings: all kinds that code of one
-    /// thread has, but the rarest.
+    /// In four numbers, if it is of a kind that is kept for later recordings: all but the rarest are.
     pub(super) fn row(&self) -> Option<[u32; 4]> {
         let &Desc { go_on, kind, pc, rest } = self;
+        let go_on = u32::try_from(go_on).ok()?;
         let (kind, field) = match kind {
+            Kind::Ordered(operand) => (10 | operand.bits()? << 8, go_on),
+            Kind::Performed { resume } => (11, resume),
+            _ if go_on != 0 => return None,
             Kind::Link { field, variant: variant @ (Variant::Observed | Variant::Opaque) } => {
                 (1 | (variant as u32) << 8, field)
             }
@@ -184,13 +219,13 @@ impl Desc {
             Kind::Emulate(Emulate::Xgetbv) => (9, 0),
             _ => return None,
         };
-        let pc = u32::try_from(pc).ok().filter(|_| go_on == 0)?;
-        Some([kind, field, pc, rest])
+        Some([kind, field, u32::try_from(pc).ok()?, rest])
     }
 
     /// The reverse of [`Self::row`]; other numbers are a descriptor that no code has.
     pub(super) fn of_row([kind, field, pc, rest]: [u32; 4]) -> Desc {
         let byte = kind >> 8;
+        let go_on = if kind & 0xff == 10 { field.into() } else { 0 };
         let kind = match kind & 0xff {
             1 => {
                 let opaque = byte == Variant::Opaque as u32;
@@ -207,9 +242,11 @@ impl Desc {
             7 => Kind::Emulate(Emulate::Rdtsc),
             8 => Kind::Emulate(Emulate::Rdtscp),
             9 => Kind::Emulate(Emulate::Xgetbv),
+            10 => Kind::Ordered(Operand::of_bits(byte)),
+            11 => Kind::Performed { resume: field },
             _ => Kind::Faulted,
         };
-        Desc { go_on: 0, kind, pc: pc.into(), rest }
+        Desc { go_on, kind, pc: pc.into(), rest }
     }
 
     /// The one that the fault handler uses.
@@ -266,9 +303,9 @@ impl Arena {
         let address = self.range.start + self.len as u64 * Self::SIZE;
         assert!(address + Self::SIZE <= self.range.end, "there was room for a translation");
         if address + Self::SIZE > self.ready {
-            let ready = (self.ready + Self::STEP).min(self.range.end);
-            populate(self.ready..ready);
-            self.ready = ready;
+            let start = self.ready.max(address & !(PAGE - 1));
+            self.ready = (start + Self::STEP).min(self.range.end);
+            populate(start..self.ready);
         }
         // SAFETY: the place is in memory that is this arena's alone (`new`), behind all descriptors that
         // there are, and aligned as the range is: the size is a multiple of the alignment.
@@ -283,11 +320,9 @@ impl Arena {
         std::mem::take(&mut self.odd)
     }
 
-    /// Leaves room for so many of kind [`Kind::Kept`]: nothing was kept here before.
-    pub(super) fn leave_room(&mut self, count: usize) {
-        assert!(self.ready == self.range.start + Self::STEP || self.len == 0, "the memory is new");
-        self.len += count;
-        self.ready = (self.range.start + self.len as u64 * Self::SIZE) & !(PAGE - 1);
+    /// Leaves the next place to one of kind [`Kind::Kept`], as long as nothing was kept here before.
+    pub(super) fn leave_place(&mut self) {
+        self.len += 1;
     }
 
     /// The number of the descriptor at an address.

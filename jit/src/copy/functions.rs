@@ -171,6 +171,11 @@ impl Functions {
         self.forget_code();
     }
 
+    /// A digest of all that findings depend on besides a function's code; none if that may be any code.
+    pub(super) fn surroundings(&self) -> Option<u64> {
+        self.known.around()
+    }
+
     /// What is in this range has changed, if it is code.
     pub(super) fn changed(&mut self, range: &Range<u64>) {
         let is_code = |module: &Range<u64>| module.start < range.end && range.start < module.end;

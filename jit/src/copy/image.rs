@@ -7,12 +7,14 @@ mod contents;
 mod journal;
 
 use super::desc::{Desc, Variant};
+use super::emit::REACH;
 use super::rows::{WORD, row, rows};
 use super::tables::Use;
 use crate::memory::{FilePart, MappedFile};
 pub(super) use contents::Contents;
 use contents::{Index, Parts};
 pub(super) use journal::{Journal, What};
+use journal::{LENGTH, VARIANT, code_of};
 use refrain_trace::fixed::FixedMap;
 use refrain_vm::layout::PAGE;
 use std::fs::File;
@@ -21,16 +23,18 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 /// What a file begins with: changed with its form.
-const MAGIC: [u32; 2] = [0x6672_6572, 2];
+const MAGIC: [u32; 2] = [0x6672_6572, 3];
 /// Sections of an image.
-const SECTIONS: usize = 13;
+const SECTIONS: usize = 14;
 /// Numbers before the sections: the magic, the key, where code memory is, four of each extent, how
 /// long the sections are, and the checksums of the first two, of the others, and of all that.
 const HEAD: usize = 2 + 2 + 2 + 2 * 4 + SECTIONS + 4;
-/// The region of code that is not kept.
-const NO_REGION: u32 = u32::MAX;
+/// The unit of code that is not kept.
+const NO_UNIT: u32 = u32::MAX;
 /// Guest code whose translations are brought back together.
 const REGION: u32 = 64 << 10;
+/// Regions that there may be.
+const REGIONS: u32 = (REACH / REGION as u64) as u32;
 
 /// Which section is which. The first two are the code.
 #[derive(Clone, Copy)]
@@ -42,7 +46,7 @@ enum Section {
     Marks,
     /// Which use, which variant.
     Tables,
-    /// By unit, and one more: its region, and where its rows, links and needs begin.
+    /// By unit, and one more: its number, and where its rows, links and needs begin.
     Units,
     /// Page and unit, ascending.
     Owners,
@@ -50,12 +54,28 @@ enum Section {
     Rows,
     /// Of a unit: as in the journal, and the block if it is the unit's, or 0.
     Links,
-    /// Regions of the units that another one's code leads to in line.
+    /// Numbers of the units that another one's code leads to in line.
     Needs,
-    /// The guest's.
+    /// The guest's, and what is watched in it.
     Code,
-    /// Where the translations that came into code memory together begin, and their region.
+    /// Where the translations that came into code memory together begin, and their unit's number.
     Commits,
+    /// Two numbers each.
+    Phases,
+}
+
+/// The number of the unit of what is made for `pc` in a phase.
+fn unit_of(pc: u32, phase: u32) -> u32 {
+    phase * REGIONS + pc / REGION
+}
+
+/// The phase of a unit.
+fn phase_of(unit: u32) -> u32 {
+    unit / REGIONS
+}
+
+fn phase_words(phase: u64) -> [u32; 2] {
+    [phase as u32, (phase >> 32) as u32]
 }
 
 /// What a recording keeps, and what it was given.
@@ -105,6 +125,8 @@ pub(super) struct Row<'a> {
     pub(super) place: u64,
     /// The guest's code, of a block.
     pub(super) code: &'a [u8],
+    /// Offsets of its accesses that are watched, two bytes each.
+    pub(super) loads: &'a [u8],
 }
 
 /// A jump that may lead to a block, as it does within a unit, and where else.
@@ -133,8 +155,11 @@ pub(super) enum State {
     Kept,
     /// Its places are known.
     Known,
-    /// It is no use: its code is not what it was, or its places have been forgotten.
-    Gone,
+    /// Its places have been forgotten.
+    Forgotten,
+    /// It cannot be brought back: its code, or that of a unit that it needs, is not what it was. It is not
+    /// kept any longer.
+    Other,
 }
 
 impl Image {
@@ -211,6 +236,11 @@ impl Image {
         rows::<4>(self.section(Section::Descriptors)).len()
     }
 
+    /// All of them.
+    pub(super) fn all_descriptors(&self) -> impl Iterator<Item = Desc> {
+        rows(self.section(Section::Descriptors)).map(Desc::of_row)
+    }
+
     pub(super) fn descriptor(&self, number: usize) -> Option<Desc> {
         row(self.section(Section::Descriptors), number).map(Desc::of_row)
     }
@@ -232,14 +262,19 @@ impl Image {
         tables.collect()
     }
 
-    /// A unit that may be brought back, with something of the page of `pc`.
-    pub(super) fn next_of(&self, pc: u64) -> Option<usize> {
+    /// A unit that may be brought back in a phase, with something of the page of `pc`.
+    pub(super) fn next_of(&self, pc: u64, phase: u64) -> Option<usize> {
         let page = u32::try_from(pc / PAGE).ok()?;
+        let phases = rows(self.section(Section::Phases));
+        let phase = phases.into_iter().position(|words| words == phase_words(phase))? as u32;
         let owners = self.owners.get(&page)?.clone();
         let owners = owners.start * 2 * WORD..owners.end * 2 * WORD;
         let owners = rows(self.section(Section::Owners).get(owners)?);
         let mut units = owners.map(|[_, unit]| unit as usize);
-        units.find(|&unit| self.states.get(unit) == Some(&State::Kept))
+        units.find(|&unit| {
+            self.states.get(unit) == Some(&State::Kept)
+                && self.unit(unit).is_some_and(|unit| phase_of(unit[0]) == phase)
+        })
     }
 
     /// A unit and all that it needs and that is not known, if all is there.
@@ -247,16 +282,12 @@ impl Image {
         let mut all = vec![unit];
         let mut next = 0;
         while let Some(&unit) = all.get(next) {
-            for [region] in self.part::<1>(Section::Needs, unit, 3) {
-                let region_of = |unit: usize| self.unit(unit).map_or(NO_REGION, |unit| unit[0]);
-                let needed = partition_point(self.states.len(), |unit| region_of(unit) < region);
-                if region_of(needed) != region {
-                    return None;
-                }
+            for [number] in self.part::<1>(Section::Needs, unit, 3) {
+                let needed = self.unit_numbered(number)?;
                 match self.states.get(needed)? {
                     State::Kept if !all.contains(&needed) => all.push(needed),
                     State::Kept | State::Known => {}
-                    State::Gone => return None,
+                    State::Forgotten | State::Other => return None,
                 }
             }
             next += 1;
@@ -271,21 +302,23 @@ impl Image {
     /// No translation is known any more.
     pub(super) fn forget(&mut self) {
         let known = self.states.iter_mut().filter(|state| **state == State::Known);
-        known.for_each(|state| *state = State::Gone);
+        known.for_each(|state| *state = State::Forgotten);
     }
 
     /// What is to be made known of a unit, by address.
     pub(super) fn rows(&self, unit: usize) -> impl Iterator<Item = Row<'_>> {
         let code = self.section(Section::Code);
         self.part::<4>(Section::Rows, unit, 1).filter_map(move |[pc, place, rest, start]| {
-            let whats = [What::Body, What::Jump, What::Return, What::Call];
             let start = start as usize;
+            let bytes = code.get(start..start + code_of(rest))?;
+            let (code, loads) = bytes.split_at_checked(LENGTH.of(rest) as usize)?;
             Some(Row {
-                what: *whats.get((rest & 0xff) as usize)?,
+                what: What::of(rest),
                 pc: pc.into(),
-                variant: *Variant::ALL.get((rest >> 8 & 0xff) as usize)?,
+                variant: *Variant::ALL.get(VARIANT.of(rest) as usize)?,
                 place: place.into(),
-                code: code.get(start..start + (rest >> 16) as usize)?,
+                code,
+                loads,
             })
         })
     }
@@ -298,6 +331,13 @@ impl Image {
 
     fn unit(&self, unit: usize) -> Option<[u32; 4]> {
         row(self.section(Section::Units), unit)
+    }
+
+    /// The unit with a number.
+    fn unit_numbered(&self, number: u32) -> Option<usize> {
+        let number_of = |unit: usize| self.unit(unit).map_or(NO_UNIT, |unit| unit[0]);
+        let place = partition_point(self.states.len(), |unit| number_of(unit) < number);
+        (number != NO_UNIT && number_of(place) == number).then_some(place)
     }
 
     /// A unit's part of a section; `which` of its numbers says where it begins.
@@ -315,14 +355,39 @@ impl Image {
         rows(part.unwrap_or_default())
     }
 
-    /// Hands on all units.
+    /// Whether each unit is kept on. What leads to code that is not, is not.
+    fn stays(&self) -> Vec<bool> {
+        let mut stays: Vec<bool> = self.states.iter().map(|state| *state != State::Other).collect();
+        loop {
+            let leads_nowhere = |&unit: &usize| {
+                let needs = self.part::<1>(Section::Needs, unit, 3);
+                let mut needed = needs.map(|[number]| self.unit_numbered(number));
+                needed.any(|needed| needed.is_none_or(|needed| !stays[needed]))
+            };
+            let kept = (0..stays.len()).filter(|&unit| stays[unit]);
+            let lost: Vec<usize> = kept.filter(leads_nowhere).collect();
+            if lost.is_empty() {
+                return stays;
+            }
+            lost.into_iter().for_each(|unit| stays[unit] = false);
+        }
+    }
+
+    /// Hands on all units that are kept on.
     fn give(&self, index: &mut Index, parts: &mut Parts) {
-        index.commits = rows(self.section(Section::Commits)).collect();
-        for (unit, [region, ..]) in rows::<4>(self.section(Section::Units)).enumerate() {
-            parts.rows.extend(self.part(Section::Rows, unit, 1).map(|row| (region, row)));
-            parts.links.extend(self.part(Section::Links, unit, 2).map(|link| (region, link)));
+        let stays = self.stays();
+        let is_kept = |number| self.unit_numbered(number).is_some_and(|unit| stays[unit]);
+        let commits = rows(self.section(Section::Commits));
+        index.commits = commits
+            .map(|[start, number]| [start, if is_kept(number) { number } else { NO_UNIT }])
+            .collect();
+        index.phases = rows(self.section(Section::Phases)).collect();
+        let units = rows::<4>(self.section(Section::Units)).enumerate();
+        for (unit, [number, ..]) in units.filter(|&(unit, _)| stays.get(unit) == Some(&true)) {
+            parts.rows.extend(self.part(Section::Rows, unit, 1).map(|row| (number, row)));
+            parts.links.extend(self.part(Section::Links, unit, 2).map(|link| (number, link)));
             let needs = self.part::<1>(Section::Needs, unit, 3);
-            parts.needs.extend(needs.map(|[needed]| (region, needed)));
+            parts.needs.extend(needs.map(|[needed]| (number, needed)));
         }
     }
 }

@@ -8,7 +8,8 @@
 
 use crate::memory::read_instruction;
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
-use refrain_trace::fixed::FixedSet;
+use refrain_trace::fixed::{FixedHasher, FixedSet};
+use std::hash::{Hash, Hasher};
 
 /// What was learned.
 #[derive(Default)]
@@ -18,6 +19,8 @@ pub(super) struct Learned {
     looks: FixedSet<Instruction>,
     /// Sites whose instructions were not looked at yet.
     unread: Vec<u64>,
+    /// Of all sites, in the order in which they came.
+    digest: u64,
 }
 
 impl Learned {
@@ -25,6 +28,14 @@ impl Learned {
     pub(super) fn add(&mut self, sites: &[u64]) {
         self.sites.extend(sites);
         self.unread.extend(sites);
+        let mut hasher = FixedHasher::default();
+        (self.digest, sites).hash(&mut hasher);
+        self.digest = hasher.finish();
+    }
+
+    /// Tells other sites from these.
+    pub(super) fn digest(&self) -> u64 {
+        self.digest
     }
 
     /// Finds the looks among the sites. By now their code is in memory.

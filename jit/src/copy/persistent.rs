@@ -1,8 +1,8 @@
 //! Translations that outlive their process: a persistent code cache.
 //!
 //! Most of the code that a short program executes is executed once, and translating it takes longer than
-//! that. So a recording keeps what it has translated while the program had one thread, and a later
-//! recording of the same program begins with it.
+//! that. So a recording keeps what it has translated, and a later recording of the same program goes by
+//! it.
 //!
 //! # What is kept
 //! Translated code, descriptors and the map of faults are kept as they are ([`image`]): an engine of the
@@ -18,12 +18,17 @@
 //! they are translated. So what is kept may cost time, and is never wrong, whatever a program's
 //! libraries are today.
 //!
+//! Which accesses are watched, once there are several threads, depends on more: on all modules and
+//! locks, and on what was learned. That is the *phase* of a unit, which must be what it was then. (If it
+//! were wrong, others would be watched than should be, and the trace would say so: it has what is watched
+//! from here, too.)
+//!
 //! # What is not kept
-//! Code that is watched for the order of threads depends on more than its bytes: the journal ends when
-//! there are several threads, and nothing is brought back from then on. Hooked blocks hold addresses of
-//! the recorder's functions; code that the guest generates changes; code above 2 GiB is seldom.
+//! Hooked blocks hold addresses of the recorder's functions; code that the guest generates changes; code
+//! above 2 GiB is seldom. With the order of every access, several threads end the journal, and nothing is
+//! brought back from then on.
 
-use super::desc::{Desc, Variant};
+use super::desc::{Desc, Kind, Variant};
 use super::image::{
     Contents, Extent, Image, Journal, LinkRow, Persistent, Reader, Row, State, What,
 };
@@ -72,7 +77,14 @@ impl Translator {
 
     /// Takes descriptors and the map of faults from an image whose code is there.
     fn take(&mut self, image: &Image) {
-        self.arena.leave_room(image.descriptors());
+        for desc in image.all_descriptors() {
+            // The machine's gates read these by themselves.
+            if matches!(desc.kind, Kind::Ordered(_) | Kind::Performed { .. }) {
+                self.arena.keep(desc);
+            } else {
+                self.arena.leave_place();
+            }
+        }
         self.faults.take(image.end().hot, image.faults());
         for (which, variant) in image.tables() {
             self.table(which, variant);
@@ -131,10 +143,24 @@ impl Translator {
         persistent.map(|persistent| &mut persistent.journal)
     }
 
+    /// What translations depend on at this moment, besides the code that they are made from; none if
+    /// that is too much.
+    fn phase(&self) -> Option<u64> {
+        if !self.several {
+            return Some(0);
+        }
+        let mut hasher = FixedHasher::default();
+        (self.functions.surroundings()?, self.learned.digest()).hash(&mut hasher);
+        Some(hasher.finish())
+    }
+
     /// A translation for `pc` begins: what was noted of one that failed does not count.
     pub(super) fn note_begin(&mut self, pc: u64) {
-        if let Some(journal) = self.journal() {
-            journal.begin(pc);
+        if self.persistent.is_some() {
+            let phase = self.phase();
+            if let Some(journal) = self.journal() {
+                journal.begin(pc, phase);
+            }
         }
     }
 
@@ -157,15 +183,17 @@ impl Translator {
 
     /// The block made from `code` is at `place`.
     pub(super) fn note_block(&mut self, pc: u64, variant: Variant, place: u64, code: &[u8]) {
+        let loads = std::mem::take(&mut self.watched_loads);
         if let Some(journal) = self.journal() {
-            journal.row(What::Body, pc, variant, place, code);
+            journal.row(What::Body, pc, variant, place, code, &loads);
         }
+        self.watched_loads = loads;
     }
 
     /// Another way to the code at `pc`.
     pub(super) fn note_entry(&mut self, what: What, pc: u64, variant: Variant, place: u64) {
         if let Some(journal) = self.journal() {
-            journal.row(what, pc, variant, place, &[]);
+            journal.row(what, pc, variant, place, &[], &[]);
         }
     }
 
@@ -193,19 +221,24 @@ impl Translator {
 
     /// Brings back what is kept of the page of `pc`.
     pub(super) fn bring_back(&mut self, pc: u64) {
+        if self.persistent.is_none() {
+            return;
+        }
+        let Some(phase) = self.phase() else { return };
         let Some(persistent) = &mut self.persistent else { return };
-        let is_kept = |image: &Image| persistent.end.is_none() && image.next_of(pc).is_some();
+        let is_kept =
+            |image: &Image| persistent.end.is_none() && image.next_of(pc, phase).is_some();
         if !persistent.image.as_ref().is_some_and(is_kept) {
             return;
         }
         let Some(mut image) = persistent.image.take() else { return };
         let mut read = Read::default();
-        while let Some(unit) = image.next_of(pc) {
+        while let Some(unit) = image.next_of(pc, phase) {
             let is_as_it_was = |units: &Vec<usize>| {
                 units.iter().all(|&unit| self.is_as_it_was(&image, unit, &mut read))
             };
             let Some(units) = image.with_needs(unit).filter(is_as_it_was) else {
-                image.set_state(unit, State::Gone);
+                image.set_state(unit, State::Other);
                 continue;
             };
             for unit in units {
@@ -234,12 +267,14 @@ impl Translator {
 
     /// Does for a unit what its translation would have done at its end.
     fn make_known(&mut self, image: &Image, unit: usize) {
-        self.watched_loads.clear();
-        for Row { what, pc, variant, place, code } in image.rows(unit) {
+        for Row { what, pc, variant, place, code, loads } in image.rows(unit) {
             match what {
                 What::Body => {
                     self.bodies.insert(pc, variant, place);
                     if self.config.keep_blocks && variant.observed() {
+                        let loads = loads.as_chunks().0.iter();
+                        self.watched_loads.clear();
+                        self.watched_loads.extend(loads.map(|load| u16::from_le_bytes(*load)));
                         self.keep(pc, code);
                     }
                     self.add_pages(pc, pc + code.len() as u64);

@@ -292,7 +292,9 @@ impl Translator {
         if let Some(body) = self.bodies.get(pc, variant) {
             return Ok(body);
         }
-        self.bring_back(pc);
+        if !variant.steps() {
+            self.bring_back(pc);
+        }
         match self.bodies.get(pc, variant) {
             Some(body) => Ok(body),
             None => self.translate_now(pc, variant, false),

@@ -70,6 +70,11 @@ impl Known {
         self.around = self.around.map(|around| digest(&(around, what)));
     }
 
+    /// The digest of the surroundings.
+    pub(super) fn around(&self) -> Option<u64> {
+        self.around
+    }
+
     /// Takes what is to be recalled from there, when it is [read](Self::read).
     pub(super) fn recall_from(&mut self, recall: Recall) {
         self.recall = Some(recall);

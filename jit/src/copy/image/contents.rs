@@ -1,7 +1,7 @@
 //! Making an image, at the end of a recording.
 
-use super::journal::{Journal, OPAQUE, What};
-use super::{Extent, Image, MAGIC, NO_REGION, REGION, Section, check};
+use super::journal::{Journal, OPAQUE, VARIANT, What, code_of};
+use super::{Extent, Image, MAGIC, NO_UNIT, Section, check, phase_words, unit_of};
 use crate::copy::desc::Variant;
 use crate::copy::emit;
 use crate::copy::rows::{WORD, bytes};
@@ -60,6 +60,7 @@ impl Contents {
             bytes(&[], &index.needs),
             [had(Section::Code), &journal.code].concat(),
             bytes(&[], &index.commits),
+            bytes(&[], &index.phases),
         ];
         let mut head = MAGIC.to_vec();
         head.extend([self.key as u32, (self.key >> 32) as u32]);
@@ -86,9 +87,10 @@ pub(super) struct Index {
     links: Vec<[u32; 4]>,
     needs: Vec<[u32; 1]>,
     pub(super) commits: Vec<[u32; 2]>,
+    pub(super) phases: Vec<[u32; 2]>,
 }
 
-/// What units have, by their regions, in no order.
+/// What units have, by their numbers, in no order.
 #[derive(Default)]
 pub(super) struct Parts {
     pub(super) rows: Vec<(u32, [u32; 4])>,
@@ -109,28 +111,28 @@ impl Index {
             image.map_or(0, |image| image.section(Section::Code).len()),
         )?;
         // What is new comes behind what was there before, of one address too.
-        parts.rows.sort_by_key(|&(region, row)| (region, row[0]));
-        parts.links.sort_by_key(|&(region, _)| region);
+        parts.rows.sort_by_key(|&(unit, row)| (unit, row[0]));
+        parts.links.sort_by_key(|&(unit, _)| unit);
         parts.needs.sort_unstable();
         parts.needs.dedup();
-        index.owners.extend(parts.rows.iter().map(|&(region, row)| [row[0] / PAGE as u32, region]));
+        index.owners.extend(parts.rows.iter().map(|&(unit, row)| [row[0] / PAGE as u32, unit]));
         index.owners.dedup();
         index.owners.sort_unstable();
         index.owners.dedup();
         let (mut rows, mut links, mut needs) =
             (&parts.rows[..], &parts.links[..], &parts.needs[..]);
-        while let Some(&(region, _)) = rows.first() {
-            index.units.push(index.unit(region));
-            let of_unit = split(&mut rows, region);
+        while let Some(&(unit, _)) = rows.first() {
+            index.units.push(index.unit(unit));
+            let of_unit = split(&mut rows, unit);
             index.rows.extend(of_unit.iter().map(|&(_, row)| row));
-            let links = split(&mut links, region).iter().map(|&(_, [field, exit, to, body])| {
+            let links = split(&mut links, unit).iter().map(|&(_, [field, exit, to, body])| {
                 let body = if body == 0 { body_at(of_unit, to) } else { Some(body) };
                 [field, exit, to, body.unwrap_or(0)]
             });
             index.links.extend(links);
-            index.needs.extend(split(&mut needs, region).iter().map(|&(_, needed)| [needed]));
+            index.needs.extend(split(&mut needs, unit).iter().map(|&(_, needed)| [needed]));
         }
-        index.units.push(index.unit(NO_REGION));
+        index.units.push(index.unit(NO_UNIT));
         for owner in &mut index.owners {
             let units = &index.units;
             owner[1] = units.binary_search_by_key(&owner[1], |unit| unit[0]).ok()? as u32;
@@ -138,52 +140,68 @@ impl Index {
         Some(index)
     }
 
-    /// The unit of a region, which begins here.
-    fn unit(&self, region: u32) -> [u32; 4] {
-        [region, self.rows.len() as u32, self.links.len() as u32, self.needs.len() as u32]
+    /// A unit, which begins here.
+    fn unit(&self, unit: u32) -> [u32; 4] {
+        [unit, self.rows.len() as u32, self.links.len() as u32, self.needs.len() as u32]
     }
 
     /// Adds what a journal has noted; its code comes behind so many bytes.
     fn add(&mut self, journal: &Journal, parts: &mut Parts, code: usize) -> Option<()> {
         let mut code = code as u32;
+        let phases: Vec<u32> = journal.phases.iter().map(|&phase| self.phase(phase)).collect();
         let [mut row, mut link, mut jump] = [0; 3];
-        for &[start, owner, rows, links, jumps, _] in &journal.commits {
-            self.commits.push([start, if owner == 0 { NO_REGION } else { owner / REGION }]);
-            let last = self.commits.len() - 1;
-            let rows = journal.rows.get(row..rows as usize)?;
-            let links = journal.links.get(link..links as usize)?;
-            let jumps = journal.jumps.get(jump..jumps as usize)?;
-            (row, link, jump) = (row + rows.len(), link + links.len(), jump + jumps.len());
+        for commit in &journal.commits {
+            let mut unit = match commit.owner {
+                Some((pc, phase)) => unit_of(pc, *phases.get(phase as usize)?),
+                None => NO_UNIT,
+            };
+            let rows = journal.rows.get(row..commit.rows)?;
+            let links = journal.links.get(link..commit.links)?;
+            let jumps = journal.jumps.get(jump..commit.jumps)?;
+            (row, link, jump) = (commit.rows, commit.links, commit.jumps);
             for &[_, to] in jumps {
                 // What leads to code that is not kept, is not. Code leads to what was there before it.
-                let needed = self.commits[commit_of(&self.commits, to)?][1];
-                let region = self.commits[last][1];
-                if needed == NO_REGION {
-                    self.commits[last][1] = NO_REGION;
-                } else if needed != region && region != NO_REGION {
-                    parts.needs.push((region, needed));
+                let needed = match to < commit.start {
+                    true => self.commits[commit_of(&self.commits, to)?][1],
+                    false => unit,
+                };
+                if needed == NO_UNIT {
+                    unit = NO_UNIT;
+                } else if needed != unit && unit != NO_UNIT {
+                    parts.needs.push((unit, needed));
                 }
             }
-            let region = self.commits[last][1];
+            self.commits.push([commit.start, unit]);
             for &[pc, place, rest] in rows {
-                if region != NO_REGION {
-                    parts.rows.push((region, [pc, place, rest, code]));
+                if unit != NO_UNIT {
+                    parts.rows.push((unit, [pc, place, rest, code]));
                 }
-                code += rest >> 16;
+                code += code_of(rest) as u32;
             }
-            if region != NO_REGION {
+            if unit != NO_UNIT {
                 parts
                     .links
-                    .extend(links.iter().map(|&[field, exit, to]| (region, [field, exit, to, 0])));
+                    .extend(links.iter().map(|&[field, exit, to]| (unit, [field, exit, to, 0])));
             }
         }
         Some(())
     }
+
+    /// The place of a phase among all.
+    fn phase(&mut self, phase: u64) -> u32 {
+        let phase = phase_words(phase);
+        let known = self.phases.iter().position(|&known| known == phase);
+        let place = known.unwrap_or_else(|| {
+            self.phases.push(phase);
+            self.phases.len() - 1
+        });
+        place as u32
+    }
 }
 
-/// The first ones, which are of this region.
-fn split<'a, T>(all: &mut &'a [(u32, T)], region: u32) -> &'a [(u32, T)] {
-    let (first, rest) = all.split_at(all.iter().take_while(|&&(of, _)| of == region).count());
+/// The first ones, which are of this unit.
+fn split<'a, T>(all: &mut &'a [(u32, T)], unit: u32) -> &'a [(u32, T)] {
+    let (first, rest) = all.split_at(all.iter().take_while(|&&(of, _)| of == unit).count());
     *all = rest;
     first
 }
@@ -192,10 +210,10 @@ fn split<'a, T>(all: &mut &'a [(u32, T)], region: u32) -> &'a [(u32, T)] {
 fn body_at(rows: &[(u32, [u32; 4])], to: u32) -> Option<u32> {
     let (pc, opaque) = (to & !OPAQUE, to & OPAQUE != 0);
     let variant = if opaque { Variant::Opaque } else { Variant::Observed };
-    let kind = What::Body as u32 | (variant as u32) << 8;
+    let is_body = |row: u32| What::of(row) == What::Body && VARIANT.of(row) == variant as u32;
     let behind = rows.partition_point(|&(_, row)| row[0] <= pc);
     let of_pc = rows[..behind].iter().rev().take_while(|&&(_, row)| row[0] == pc);
-    of_pc.map(|&(_, row)| row).find(|row| row[2] & 0xffff == kind).map(|row| row[1])
+    of_pc.map(|&(_, row)| row).find(|row| is_body(row[2])).map(|row| row[1])
 }
 
 /// The number of the translation that an address lies in, of translations in the order of their starts.

@@ -16,47 +16,105 @@ pub(in crate::copy) enum What {
     Call = 3,
 }
 
+impl What {
+    /// That of a row's last number.
+    pub(super) fn of(number: u32) -> What {
+        [What::Body, What::Jump, What::Return, What::Call][(number & 3) as usize]
+    }
+}
+
+/// How many bytes of the journal's code are a row's.
+pub(super) fn code_of(row: u32) -> usize {
+    LENGTH.of(row) as usize + size_of::<u16>() * LOADS.of(row) as usize
+}
+
 /// A bit that no address below 2 GiB has.
 pub(super) const OPAQUE: u32 = REACH as u32;
 
 /// What the translator has made known, in the order of commits.
 #[derive(Default)]
 pub(in crate::copy) struct Journal {
-    /// Address; place; what, variant and bytes of code.
+    /// Address; place; [what](What), [variant](VARIANT), [bytes of code](LENGTH) and how many [accesses are
+    /// watched](LOADS).
     pub(super) rows: Vec<[u32; 3]>,
     /// Field, exit, address and whether the variant is [`Variant::Opaque`] ([`OPAQUE`]).
     pub(super) links: Vec<[u32; 3]>,
     /// From where, to where.
     pub(super) jumps: Vec<[u32; 2]>,
     pub(super) commits: Vec<Commit>,
-    /// The code of the rows, one behind the other.
+    /// The code of the rows, and the offsets of what is watched in it, one behind the other.
     pub(super) code: Vec<u8>,
-    /// What the translation under way is for; 0 if it is not to be kept.
-    owner: u32,
+    /// What translations depend on besides code.
+    pub(super) phases: Vec<u64>,
+    /// What the translation under way is for, and the place of its phase; none if it is not to be kept.
+    owner: Option<(u32, u32)>,
 }
 
-/// Translations that came into code memory together, and where what was noted of them ends: start, owner, and
-/// the ends of rows, links, jumps and code.
-pub(super) type Commit = [u32; 6];
+/// Translations that came into code memory together, and where what was noted of them ends.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Commit {
+    pub(super) start: u32,
+    /// What they are for, and the place of the phase.
+    pub(super) owner: Option<(u32, u32)>,
+    pub(super) rows: usize,
+    pub(super) links: usize,
+    pub(super) jumps: usize,
+    pub(super) code: usize,
+}
+
+/// In which bits of a row's last number is what.
+pub(super) const VARIANT: Bits = Bits(2, 3);
+pub(super) const LENGTH: Bits = Bits(5, 11);
+pub(super) const LOADS: Bits = Bits(16, 8);
+
+/// From which bit on, and how many.
+#[derive(Clone, Copy)]
+pub(super) struct Bits(u32, u32);
+
+impl Bits {
+    /// What the bits of a number are.
+    pub(super) fn of(self, number: u32) -> u32 {
+        number >> self.0 & ((1 << self.1) - 1)
+    }
+
+    fn put(self, what: usize) -> u32 {
+        assert!(what < 1 << self.1, "a block has no more code and accesses");
+        (what as u32) << self.0
+    }
+}
 
 impl Journal {
-    pub(in crate::copy) fn begin(&mut self, pc: u64) {
-        let [.., rows, links, jumps, code] = self.commits.last().copied().unwrap_or_default();
-        self.rows.truncate(rows as usize);
-        self.links.truncate(links as usize);
-        self.jumps.truncate(jumps as usize);
-        self.code.truncate(code as usize);
-        self.owner = if pc < REACH { pc as u32 } else { 0 };
+    /// A translation for `pc` begins. What was noted of one that failed does not count.
+    pub(in crate::copy) fn begin(&mut self, pc: u64, phase: Option<u64>) {
+        let Commit { rows, links, jumps, code, .. } =
+            self.commits.last().copied().unwrap_or_default();
+        self.rows.truncate(rows);
+        self.links.truncate(links);
+        self.jumps.truncate(jumps);
+        self.code.truncate(code);
+        self.owner = phase.filter(|_| pc < REACH).map(|phase| {
+            let last = self.phases.len().checked_sub(1).filter(|&last| self.phases[last] == phase);
+            let place = last.unwrap_or_else(|| {
+                self.phases.push(phase);
+                self.phases.len() - 1
+            });
+            (pc as u32, place as u32)
+        });
     }
 
     pub(in crate::copy) fn leave_out(&mut self) {
-        self.owner = 0;
+        self.owner = None;
     }
 
     pub(in crate::copy) fn commit(&mut self, start: u64) {
-        let ends = [self.rows.len(), self.links.len(), self.jumps.len(), self.code.len()];
-        let [rows, links, jumps, code] = ends.map(|end| end as u32);
-        self.commits.push([start as u32, self.owner, rows, links, jumps, code]);
+        self.commits.push(Commit {
+            start: start as u32,
+            owner: self.owner,
+            rows: self.rows.len(),
+            links: self.links.len(),
+            jumps: self.jumps.len(),
+            code: self.code.len(),
+        });
     }
 
     pub(in crate::copy) fn row(
@@ -66,14 +124,19 @@ impl Journal {
         variant: Variant,
         place: u64,
         code: &[u8],
+        loads: &[u16],
     ) {
         if pc >= REACH || variant.steps() {
             self.leave_out();
             return;
         }
-        let rest = what as u32 | (variant as u32) << 8 | (code.len() as u32) << 16;
+        let rest = what as u32
+            | VARIANT.put(variant as usize)
+            | LENGTH.put(code.len())
+            | LOADS.put(loads.len());
         self.rows.push([pc as u32, place as u32, rest]);
         self.code.extend_from_slice(code);
+        self.code.extend(loads.iter().flat_map(|load| load.to_le_bytes()));
     }
 
     pub(in crate::copy) fn link(&mut self, field: u64, exit: u64, pc: u64, variant: Variant) {
