@@ -317,6 +317,8 @@ impl GuestThread {
 
     /// The guest has caused an exception: its handler runs, or it ends.
     pub(crate) fn fault(&mut self, fault: Fault) -> Flow {
+        let Some(fault) = self.confirm_by_step(fault) else { return Flow::Continue };
+        self.confirmed = false;
         let signal =
             Signal { number: fault.signal as u64, info: fault_info(fault.signal, fault.address) };
         if let Taken::Handle(handling) = self.machine.signals.take_fault(self.id, signal) {
