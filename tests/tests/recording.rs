@@ -380,3 +380,32 @@ fn memory_may_go_away_while_the_recorder_looks() {
     record("stride");
     bench.refrain(["replay", "a.refrain"]).succeeds();
 }
+
+/// A program that cannot have a child in namespaces of its own does without.
+#[test]
+fn namespaces_are_forbidden() {
+    let bench = bench();
+    bench.cc(include_str!("../guest/namespaces.c"), &["-o", "program"]);
+    let recorded = bench.refrain(["record", "-o", "a.refrain", "--", "./program"]);
+    assert_eq!(recorded.succeeds().stdout, b"7\n");
+    assert!(recorded.stderr.contains("namespaces"), "{recorded:?}");
+    bench.refrain(["replay", "a.refrain"]).succeeds();
+}
+
+/// Words that a thread pushes straight from memory can be watched.
+#[test]
+fn pushed_counters_are_learned() {
+    let bench = bench();
+    bench.cc(include_str!("../guest/printed.c"), &["-O2", "-pthread", "-o", "program"]);
+    let record =
+        || bench.refrain(["record", "-q", "--force", "-o", "a.refrain", "--", "./program"]);
+    record().succeeds();
+    if bench.refrain(["replay", "a.refrain"]).status != 0 {
+        record().succeeds();
+    }
+    let info = bench.refrain(["info", "--json", "a.refrain"]);
+    assert!(info.succeeds().text().contains("\"sync\""), "{info:?}");
+    for engine in ["tiered", "copy", "cranelift"] {
+        bench.refrain(["replay", "--engine", engine, "a.refrain"]).succeeds();
+    }
+}
