@@ -10,7 +10,8 @@
 //! it had executed since its last system call. They are counted only from when the program has a
 //! handler for what may come at any time and something that sends it
 //! ([`Machine::count_if_needed`](super::machine::Machine::count_if_needed)), as counting is not
-//! free; a thread that has been computing since before that takes its first signal late. Where a thread
+//! free, or from the second thread on if it sends signals to threads; a thread that has been computing since
+//! before that takes its first signal late. Where a thread
 //! yields, which is no event, it takes a signal at once, and the event says how often it had yielded.
 
 use super::machine::{Stop, park_forever};
