@@ -72,6 +72,7 @@ mod plan;
 mod polls;
 mod records;
 mod released;
+mod shards;
 mod state;
 mod tables;
 mod tested;
