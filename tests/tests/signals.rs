@@ -283,3 +283,10 @@ fn a_thread_that_computes_is_sent_a_signal() {
     );
     is_exact(&bench);
 }
+
+#[test]
+fn a_thread_that_computes_is_sent_a_timers_signal() {
+    let bench = bench();
+    bench.cc(include_str!("../guest/thread_timer.c"), &["-O1", "-pthread", "-o", "program"]);
+    is_exact(&bench);
+}

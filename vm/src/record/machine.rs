@@ -117,7 +117,7 @@ pub(crate) struct Machine {
     counts: AtomicBool,
     /// The program calls `pthread_cancel`.
     cancels: AtomicBool,
-    /// The program calls functions that send a signal to a thread.
+    /// The program calls functions that send a signal to a thread, or have a timer do so.
     signals_threads: AtomicBool,
     /// How often the thread that takes signals was asked to pass on those that have come, …
     pub(super) asked_for_signals: AtomicU64,
@@ -351,7 +351,7 @@ impl Machine {
         // A program, and no library: what some library might do is not worth counting for.
         if elf.interpreter.is_some() || !elf.needs_libraries {
             self.cancels.fetch_or(elf.calls("pthread_cancel"), Ordering::SeqCst);
-            let sends = ["pthread_kill", "pthread_sigqueue", "tgkill"];
+            let sends = ["pthread_kill", "pthread_sigqueue", "tgkill", "timer_create"];
             let signals = sends.iter().any(|name| elf.calls(name));
             self.signals_threads.fetch_or(signals, Ordering::SeqCst);
         }
