@@ -10,8 +10,11 @@
 use iced_x86::{Decoder, DecoderOptions, Instruction};
 use refrain_vm::EngineError;
 use refrain_vm::layout::CODE_CACHE;
+use std::fs::File;
 use std::io::Error;
 use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Reserves `len` bytes of the code cache's address range, private and zeroed, writable.
@@ -101,12 +104,72 @@ fn reserve(range: Range<u64>) -> std::io::Result<LowMemory> {
     if at == start { Ok(memory) } else { Err(Error::from_raw_os_error(libc::EEXIST)) }
 }
 
+/// Has the system give the memory of `range`, whole pages, in one go, if it is mapped and may be written.
+pub(crate) fn populate(range: Range<u64>) {
+    // `MADV_POPULATE_WRITE`, Linux 5.14; older ones give it when it is written.
+    const POPULATE: i32 = 23;
+    let (start, len) = (range.start as *mut libc::c_void, (range.end - range.start) as usize);
+    // SAFETY: the contents of memory stay what they are, wherever that is.
+    unsafe { libc::madvise(start, len, POPULATE) };
+}
+
 /// Code memory: executable at `range`, written through an alias.
 pub(crate) struct CodeMemory {
     range: Range<u64>,
     alias: u64,
     /// What may be done at `range`.
     protection: i32,
+}
+
+/// A file, mapped to be read. It must not become shorter meanwhile: who replaces such files renames.
+pub(crate) struct MappedFile {
+    start: *const u8,
+    len: usize,
+}
+
+// SAFETY: the memory is only read.
+unsafe impl Send for MappedFile {}
+// SAFETY: likewise.
+unsafe impl Sync for MappedFile {}
+
+impl MappedFile {
+    pub(crate) fn new(file: &File) -> Result<MappedFile, Error> {
+        let len = file.metadata()?.len() as usize;
+        let (read, private) = (libc::PROT_READ, libc::MAP_PRIVATE);
+        // SAFETY: a new mapping, at an address of the kernel's choice.
+        let start =
+            unsafe { libc::mmap(std::ptr::null_mut(), len, read, private, file.as_raw_fd(), 0) };
+        match start {
+            libc::MAP_FAILED => Err(Error::last_os_error()),
+            start => Ok(MappedFile { start: start.cast(), len }),
+        }
+    }
+
+    /// What it holds.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        // SAFETY: so many bytes are mapped there until `self` is dropped, and nobody writes them: the
+        // mapping is private, and who replaces the file makes another one (the type's documentation).
+        unsafe { std::slice::from_raw_parts(self.start, self.len) }
+    }
+}
+
+impl Drop for MappedFile {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this value's.
+        unsafe { libc::munmap(self.start.cast_mut().cast(), self.len) };
+    }
+}
+
+/// A part of a file.
+pub(crate) struct FilePart {
+    pub(crate) file: Arc<MappedFile>,
+    pub(crate) range: Range<usize>,
+}
+
+impl FilePart {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.file.bytes()[self.range.clone()]
+    }
 }
 
 /// Memory of a table: read-only at its place, written through an alias.
@@ -200,11 +263,8 @@ impl CodeMemory {
     /// Has the system give all memory of `range`, whole pages, in one go: page by page, when it is
     /// written and once more when it is executed, takes several times as long.
     pub(crate) fn prepare(&self, range: Range<u64>) {
-        let len = (range.end - range.start) as usize;
-        // `MADV_POPULATE_WRITE`, Linux 5.14; older ones give it when it is written.
-        const POPULATE: i32 = 23;
-        // SAFETY: the alias maps the whole range; its contents stay what they are.
-        unsafe { libc::madvise(self.writable(range).cast(), len, POPULATE) };
+        let start = self.writable(range.clone()) as u64;
+        populate(start..start + (range.end - range.start));
     }
 
     /// Copies finished code to `address`.
@@ -219,6 +279,35 @@ impl CodeMemory {
             let to = (self.alias + offset) as *mut u8;
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
         }
+    }
+
+    /// Hands on the bytes for these addresses, to be written.
+    ///
+    /// # Safety
+    /// No code leads there, and nobody else writes there or reads what is there meanwhile.
+    pub(crate) unsafe fn with_bytes<T>(
+        &self,
+        range: Range<u64>,
+        write: impl FnOnce(&mut [u8]) -> T,
+    ) -> T {
+        let len = (range.end - range.start) as usize;
+        let start = self.writable(range);
+        // SAFETY: the alias maps the whole range writable, which was checked; nobody else uses it
+        // (the caller).
+        write(unsafe { std::slice::from_raw_parts_mut(start, len) })
+    }
+
+    /// What is at these addresses.
+    pub(crate) fn read(&self, range: Range<u64>) -> Vec<u8> {
+        let len = range.end - range.start;
+        let mut bytes = vec![0; len as usize];
+        let from = self.alias + self.offset(range.start, len);
+        // SAFETY: the alias maps the whole range, which was checked; who patches code has exclusive access
+        // to this value's owner, or is the caller.
+        unsafe {
+            std::ptr::copy_nonoverlapping(from as *const u8, bytes.as_mut_ptr(), bytes.len())
+        };
+        bytes
     }
 
     /// Replaces the 32-bit field at `address`, which lies within eight aligned bytes, while other

@@ -10,11 +10,14 @@ pub fn directory() -> Option<PathBuf> {
     cache.filter(|cache| cache.is_absolute()).map(|cache| cache.join("refrain"))
 }
 
-/// Replaces a file at once or not at all: another command may be reading it. Its directory is there.
-pub(crate) fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+/// Replaces a file by these parts, at once or not at all: another command may be reading it. Its
+/// directory is there.
+pub(crate) fn replace(path: &Path, parts: &[impl AsRef<[u8]>]) -> std::io::Result<()> {
     let directory = path.parent().expect("the path has a file name");
     let mut file = tempfile::NamedTempFile::new_in(directory)?;
-    file.write_all(bytes)?;
+    for part in parts {
+        file.write_all(part.as_ref())?;
+    }
     file.persist(path)?;
     Ok(())
 }

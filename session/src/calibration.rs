@@ -153,7 +153,7 @@ pub fn store(calibration: &Calibration) -> crate::Result<PathBuf> {
     let cannot = || format!("cannot keep the calibration in {}", path.display());
     std::fs::create_dir_all(directory).with_context(cannot)?;
     let bytes = serde_json::to_vec_pretty(calibration).with_context(cannot)?;
-    cache::replace(&path, &bytes).with_context(cannot)?;
+    cache::replace(&path, &[bytes]).with_context(cannot)?;
     Ok(path)
 }
 

@@ -128,6 +128,7 @@ pub mod linkages;
 mod machine;
 mod model;
 mod operations;
+mod program_cache;
 mod protocol;
 mod races;
 pub mod ranking;

@@ -156,7 +156,7 @@ pub fn change<T>(change: impl FnOnce(&mut Profile) -> T) -> crate::Result<T> {
     let mut profile = read(&path).unwrap_or_default();
     let result = change(&mut profile);
     let bytes = serde_json::to_vec(&profile).with_context(cannot)?;
-    cache::replace(&path, &bytes).with_context(cannot)?;
+    cache::replace(&path, &[bytes]).with_context(cannot)?;
     Ok(result)
 }
 

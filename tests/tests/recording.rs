@@ -2,6 +2,7 @@
 
 use refrain_tests::{Bench, Run};
 use std::collections::BTreeSet;
+use std::os::unix::fs::DirEntryExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -136,6 +137,30 @@ fn the_default_trace_is_named_after_the_program() {
     bench.refrain(["record", "--", "/bin/true"]).succeeds();
     assert!(bench.path().join("true.refrain").is_file());
     assert!(bench.path().join("true.refrain.old").is_file(), "the first one is kept");
+}
+
+/// What a recording has translated is kept, and its next recordings are no different for that.
+#[test]
+fn later_recordings_go_by_kept_code() {
+    for name in ["exit7", "segv", "ex_cond", "ex_signal", "ex_jumps", "ex_process", "fib"] {
+        let bench = bench();
+        let translated = || {
+            let files = std::fs::read_dir(bench.path().join("cache/refrain/translated")).unwrap();
+            let files: Vec<_> = files.map(|file| file.unwrap()).collect();
+            files.iter().map(|file| (file.file_name(), file.ino())).collect::<Vec<_>>()
+        };
+        let (first, native) = record(&bench, name);
+        let kept = translated();
+        assert_eq!(kept.len(), 1, "{name}: {kept:?}");
+        for recorded in [first, record(&bench, name).0, record(&bench, name).0] {
+            assert_eq!(recorded.status, native.status, "{name}: {recorded:?}");
+            assert_eq!(recorded.stdout, native.stdout, "{name}");
+        }
+        assert_eq!(translated(), kept, "{name}: there is nothing new to keep");
+        for engine in ["copy", "cranelift"] {
+            bench.refrain(["replay", "--engine", engine, "a.refrain"]).succeeds();
+        }
+    }
 }
 
 #[test]

@@ -17,6 +17,7 @@ mod columns;
 mod cursor;
 mod format;
 mod pages;
+mod parallel;
 mod reader;
 mod recipe;
 mod repair;

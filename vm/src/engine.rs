@@ -14,6 +14,7 @@ use crate::{Context, Processor, reg};
 use refrain_trace::{CodeBlock, linux};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -219,6 +220,14 @@ pub trait RecordingEngine: Engine {
     /// recalled.
     fn findings(&self) -> Option<Vec<Finding>>;
 
+    /// Keeps what it translates for later recordings of the same program, and goes by what an earlier one
+    /// has kept, where the guest's code is what it was then. Nothing has been executed so far. Of another
+    /// `build` of this engine, or if it is no such thing, `kept` counts for nothing.
+    fn keep_code(&self, build: u64, kept: Option<&File>);
+
+    /// What to keep, if there is more of it than was kept before: a file, in parts.
+    fn kept_code(&self) -> Option<Vec<Vec<u8>>>;
+
     /// Watches these instructions too, where they are plain loads and stores of at most 8 bytes.
     /// The caller guarantees that no code there has been executed yet.
     fn watch(&self, sites: &[u64]);
@@ -238,7 +247,8 @@ pub trait RecordingEngine: Engine {
     /// thread is inside the engine's locks. In the child, this thread alone goes on.
     fn fork(&self, fork: &mut dyn FnMut() -> bool);
 
-    /// Blocks that were translated in [`Mode::Observed`] since the last call, each once.
+    /// Blocks that were translated in [`Mode::Observed`] since the last call, or brought back from what an
+    /// earlier recording has kept, each once: all that were executed, and others.
     fn take_blocks(&self) -> Vec<CodeBlock>;
 }
 

@@ -21,11 +21,12 @@
 //! on a Zen 3; with the comparison always, and a jump to the translation of G, it took twice.
 
 use super::desc::{Kind, Variant};
-use super::emit::{self, RCX};
+use super::emit::{self, RCX, REACH};
 use super::faults::Fix;
+use super::image::What;
 use super::tables::{ReturnTable, Use};
 use super::translate::{Original, memory_operand};
-use super::translator::{Following, PendingCall, REACH, Translator};
+use super::translator::{Following, PendingCall, Translator};
 use iced_x86::{Code as Opcode, ConstantOffsets, Instruction, OpKind, Register};
 use refrain_trace::Access;
 use refrain_vm::FastPath;
@@ -67,6 +68,7 @@ impl Translator {
         self.cold.spill(emit::RCX_SLOT, RCX);
         self.leave_cold(Kind::Link { field: field as u32, variant }, target);
         self.links.push((field as u32, exit as u32));
+        self.note_link(field, exit, target, variant);
         let known = self.bodies.get(target, variant);
         let to = known.filter(|_| self.may_link()).unwrap_or(exit);
         self.hot.rel32(to);
@@ -83,6 +85,7 @@ impl Translator {
         self.cold.spill(emit::RCX_SLOT, RCX);
         self.leave_cold(Kind::Link { field: field as u32, variant }, target);
         self.links.push((field as u32, exit as u32));
+        self.note_link(field, exit, target, variant);
     }
 
     /// Emits `loop` and its like, which jump over the jump to the next instruction.
@@ -162,10 +165,12 @@ impl Translator {
         // A call that the guest has generated may have become another one.
         let before = self.call_sites.get(site, variant);
         if let Some(code) = before.filter(|_| !self.is_generated(site)) {
+            self.note_jump(self.hot.here(), code);
             self.hot.jmp(code);
             return None;
         }
         self.call_sites.insert(site, variant, self.hot.here());
+        self.note_entry(What::Call, site, variant, self.hot.here());
         match target {
             Some(target) => {
                 self.log_call(original, target);
@@ -181,6 +186,7 @@ impl Translator {
         let return_address = original.instruction.next_ip();
         self.return_entry(return_address, variant);
         self.return_entries.insert(return_address, variant, returned);
+        self.note_entry(What::Return, return_address, variant, returned);
         self.pending_returns.push((return_address, variant, returned));
         self.calls.push(PendingCall { field: returned - 4, return_address, target, variant });
         Some((return_address, variant))

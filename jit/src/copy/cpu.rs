@@ -222,8 +222,10 @@ impl CopyCpu {
         // SAFETY: translated code sets `exit` to a descriptor of the translator's arena, which
         // lives while `inside` is set, or to the state's own.
         let mut desc = unsafe { *self.state.exit };
-        if desc.kind == Kind::Faulted {
-            desc = self.faulted(context);
+        match desc.kind {
+            Kind::Faulted => desc = self.faulted(context),
+            Kind::Kept => desc = self.shared.lock().kept_descriptor(self.state.exit as u64),
+            _ => {}
         }
         // Whoever waits for the window reads the count then.
         self.state.window.store(0, Ordering::Release);
@@ -392,6 +394,7 @@ impl CopyCpu {
             Kind::Faulted => Exit::Fault(self.fault()),
             Kind::Interrupted => Exit::Interrupted,
             Kind::Stepped => unreachable!("only `step` enters code that steps"),
+            Kind::Kept => unreachable!("the translator has said what was kept"),
             Kind::Performed { .. } => unreachable!("the gate to the machine goes on"),
         })
     }

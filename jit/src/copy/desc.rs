@@ -1,6 +1,9 @@
 //! Why translated code is left: each exit's code holds the address of a descriptor.
 
+use crate::memory::populate;
+use refrain_vm::layout::PAGE;
 use refrain_vm::{Emulate, OrderedKind};
+use std::ops::Range;
 
 /// Instructions in a block at most.
 pub(super) const MAX_BLOCK: usize = 64;
@@ -20,8 +23,12 @@ pub(super) struct Desc {
 }
 
 /// The kinds of exits.
+#[repr(u8)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
+    /// The descriptor is among those that an earlier recording has kept.
+    #[expect(dead_code, reason = "memory of zeroes is one of this kind")]
+    Kept = 0,
     /// A direct branch whose target was not translated; `field` is the displacement to patch.
     Link {
         /// Address of the displacement of a `jmp` or `jcc`.
@@ -122,7 +129,17 @@ pub(super) enum Variant {
 
 impl Variant {
     /// How many there are.
-    pub(super) const COUNT: u64 = 7;
+    pub(super) const COUNT: u64 = Self::ALL.len() as u64;
+
+    pub(super) const ALL: [Variant; 7] = [
+        Variant::Observed,
+        Variant::Opaque,
+        Variant::Resumed,
+        Variant::Step,
+        Variant::StepLoad,
+        Variant::StepMoved,
+        Variant::Careful,
+    ];
 
     /// What follows code of this variant.
     pub(super) fn next(self) -> Variant {
@@ -149,28 +166,137 @@ impl Desc {
         Desc { go_on: 0, kind, pc, rest: 0 }
     }
 
+    /// In four numbers, if it is of a kind that is kept for later recordings: all kinds that code of one
+    /// thread has, but the rarest.
+    pub(super) fn row(&self) -> Option<[u32; 4]> {
+        let &Desc { go_on, kind, pc, rest } = self;
+        let (kind, field) = match kind {
+            Kind::Link { field, variant: variant @ (Variant::Observed | Variant::Opaque) } => {
+                (1 | (variant as u32) << 8, field)
+            }
+            Kind::Syscall => (2, 0),
+            Kind::Return => (3, 0),
+            Kind::Trap(signal) => (4, signal as u32),
+            Kind::WriteFsBase(register, wide) => (5 | u32::from(register) << 8, wide.into()),
+            Kind::Emulate(Emulate::Cpuid) => (6, 0),
+            Kind::Emulate(Emulate::Rdtsc) => (7, 0),
+            Kind::Emulate(Emulate::Rdtscp) => (8, 0),
+            Kind::Emulate(Emulate::Xgetbv) => (9, 0),
+            _ => return None,
+        };
+        let pc = u32::try_from(pc).ok().filter(|_| go_on == 0)?;
+        Some([kind, field, pc, rest])
+    }
+
+    /// The reverse of [`Self::row`]; other numbers are a descriptor that no code has.
+    pub(super) fn of_row([kind, field, pc, rest]: [u32; 4]) -> Desc {
+        let byte = kind >> 8;
+        let kind = match kind & 0xff {
+            1 => {
+                let opaque = byte == Variant::Opaque as u32;
+                Kind::Link {
+                    field,
+                    variant: if opaque { Variant::Opaque } else { Variant::Observed },
+                }
+            }
+            2 => Kind::Syscall,
+            3 => Kind::Return,
+            4 => Kind::Trap(field as i32),
+            5 => Kind::WriteFsBase(byte as u8, field != 0),
+            6 => Kind::Emulate(Emulate::Cpuid),
+            7 => Kind::Emulate(Emulate::Rdtsc),
+            8 => Kind::Emulate(Emulate::Rdtscp),
+            9 => Kind::Emulate(Emulate::Xgetbv),
+            _ => Kind::Faulted,
+        };
+        Desc { go_on: 0, kind, pc: pc.into(), rest }
+    }
+
     /// The one that the fault handler uses.
     pub(super) fn faulted() -> Desc {
         Desc::new(Kind::Faulted, 0)
     }
 }
 
-/// Descriptors at addresses that do not change until the arena is dropped.
-#[derive(Default)]
+/// Descriptors, one behind the other in memory below 2 GiB: where the next one will be follows from how
+/// many there are.
 pub(super) struct Arena {
-    chunks: Vec<Vec<Desc>>,
+    range: Range<u64>,
+    len: usize,
+    /// Where the memory ends that the system has been asked for.
+    ready: u64,
+    /// There was one that is not kept for later recordings.
+    odd: bool,
 }
 
 impl Arena {
+    const SIZE: u64 = size_of::<Desc>() as u64;
+    /// Memory that the system gives at once.
+    const STEP: u64 = 64 << 10;
+
+    /// An empty one.
+    ///
+    /// # Safety
+    /// The range is writable memory of zeroes, aligned to a page, that is there as long as the arena and
+    /// that nobody else uses.
+    pub(super) unsafe fn new(range: Range<u64>) -> Arena {
+        let ready = range.start;
+        Arena { range, len: 0, ready, odd: false }
+    }
+
+    /// Whether so many more can be kept.
+    pub(super) fn has_room(&self, more: u64) -> bool {
+        (self.len as u64 + more) * Self::SIZE <= self.range.end - self.range.start
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// All of them.
+    pub(super) fn all(&self) -> &[Desc] {
+        // SAFETY: `keep` has written so many, or `leave_room` has left them zero, which is a descriptor of
+        // kind `Kept`; nobody changes them as long as there is a reference to the arena (`new`, `forget`).
+        unsafe { std::slice::from_raw_parts(self.range.start as *const Desc, self.len) }
+    }
+
     /// Keeps `desc` and returns its address.
     pub(super) fn keep(&mut self, desc: Desc) -> u64 {
-        const CHUNK: usize = 1024;
-        if self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK) {
-            self.chunks.push(Vec::with_capacity(CHUNK));
+        let address = self.range.start + self.len as u64 * Self::SIZE;
+        assert!(address + Self::SIZE <= self.range.end, "there was room for a translation");
+        if address + Self::SIZE > self.ready {
+            let ready = (self.ready + Self::STEP).min(self.range.end);
+            populate(self.ready..ready);
+            self.ready = ready;
         }
-        let chunk = self.chunks.last_mut().expect("a chunk was pushed if there was none");
-        // The capacity is never exceeded, so the elements never move.
-        chunk.push(desc);
-        std::ptr::from_ref(&chunk[chunk.len() - 1]) as u64
+        // SAFETY: the place is in memory that is this arena's alone (`new`), behind all descriptors that
+        // there are, and aligned as the range is: the size is a multiple of the alignment.
+        unsafe { (address as *mut Desc).write(desc) };
+        self.len += 1;
+        self.odd |= desc.row().is_none();
+        address
+    }
+
+    /// Whether there was one since the last call that is not kept for later recordings.
+    pub(super) fn had_odd_ones(&mut self) -> bool {
+        std::mem::take(&mut self.odd)
+    }
+
+    /// Leaves room for so many of kind [`Kind::Kept`]: nothing was kept here before.
+    pub(super) fn leave_room(&mut self, count: usize) {
+        assert!(self.ready == self.range.start + Self::STEP || self.len == 0, "the memory is new");
+        self.len += count;
+        self.ready = (self.range.start + self.len as u64 * Self::SIZE) & !(PAGE - 1);
+    }
+
+    /// The number of the descriptor at an address.
+    pub(super) fn number(&self, address: u64) -> usize {
+        ((address - self.range.start) / Self::SIZE) as usize
+    }
+
+    /// Forgets all: nobody looks at one any more.
+    pub(super) fn forget(&mut self) {
+        self.len = 0;
     }
 }

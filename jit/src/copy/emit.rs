@@ -67,6 +67,9 @@ const RAX: u8 = 0;
 pub(super) const RCX: u8 = 1;
 pub(super) const RDX: u8 = 2;
 
+/// Code below has return addresses that fit an immediate.
+pub(super) const REACH: u64 = 1 << 31;
+
 /// Bytes of [`Code::put_some`].
 pub(super) const SOME: usize = 16;
 

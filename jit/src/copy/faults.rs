@@ -1,7 +1,10 @@
 //! From places in translated code back to guest instructions.
 
+use super::rows::rows;
 use super::state::ThreadState;
+use crate::memory::FilePart;
 use refrain_vm::{Context, reg};
+use std::cell::OnceCell;
 use std::sync::atomic::Ordering;
 
 /// What else must be undone when an instruction faults.
@@ -58,9 +61,93 @@ pub(super) struct FaultMap {
     marks: Vec<Mark>,
     /// What [`Self::count_accesses`] said last of the block under construction.
     accesses: u8,
+    /// That of an earlier recording.
+    taken: Option<Box<Taken>>,
+}
+
+/// A map in [numbers](FaultMap::rows): faults are rare.
+struct Taken {
+    end: u64,
+    blocks: FilePart,
+    marks: FilePart,
+    map: OnceCell<FaultMap>,
+}
+
+impl Taken {
+    /// How many marks there are.
+    fn marks(&self) -> u32 {
+        rows::<2>(self.marks.bytes()).len() as u32
+    }
+
+    fn map(&self) -> &FaultMap {
+        self.map.get_or_init(|| {
+            let blocks = rows(self.blocks.bytes()).map(Block::of_row).collect();
+            let marks = rows(self.marks.bytes()).map(Mark::of_row).collect();
+            FaultMap { blocks, marks, ..FaultMap::default() }
+        })
+    }
+}
+
+impl Block {
+    /// In numbers, behind so many marks.
+    fn row(&self, before: u32) -> [u32; 5] {
+        let counts = u32::from_le_bytes([self.counted, self.accesses, 0, 0]);
+        [self.start, self.end, self.pc as u32, counts, self.first_mark + before]
+    }
+
+    fn of_row([start, end, pc, counts, first_mark]: [u32; 5]) -> Block {
+        let [counted, accesses, ..] = counts.to_le_bytes();
+        Block { start, end, pc: pc.into(), counted, accesses, first_mark }
+    }
+}
+
+impl Mark {
+    fn row(&self) -> [u32; 2] {
+        let (fix, register) = match self.fix {
+            Fix::None => (0, 0),
+            Fix::Rcx => (1, 0),
+            Fix::RcxAndRdx => (2, 0),
+            Fix::Note => (3, 0),
+            Fix::Return => (4, 0),
+            Fix::Scratch(register) => (5, register),
+        };
+        let place = u32::from(self.host) | u32::from(self.guest) << 16;
+        [place, u32::from_le_bytes([self.done, self.accesses, fix, register])]
+    }
+
+    fn of_row([place, rest]: [u32; 2]) -> Mark {
+        let [done, accesses, fix, register] = rest.to_le_bytes();
+        let fix = match fix {
+            0 => Fix::None,
+            1 => Fix::Rcx,
+            2 => Fix::RcxAndRdx,
+            3 => Fix::Note,
+            4 => Fix::Return,
+            _ => Fix::Scratch(register),
+        };
+        Mark { host: place as u16, guest: (place >> 16) as u16, done, accesses, fix }
+    }
 }
 
 impl FaultMap {
+    /// How many blocks and marks there are that were not [taken](Self::take).
+    pub(super) fn lengths(&self) -> [usize; 2] {
+        [self.blocks.len(), self.marks.len()]
+    }
+
+    /// The first so many of these, in numbers, behind what was taken.
+    pub(super) fn rows(&self, [blocks, marks]: [usize; 2]) -> (Vec<[u32; 5]>, Vec<[u32; 2]>) {
+        let before = self.taken.as_ref().map_or(0, |taken| taken.marks());
+        let (blocks, marks) = (&self.blocks[..blocks], &self.marks[..marks]);
+        let blocks = blocks.iter().map(|block| block.row(before));
+        (blocks.collect(), marks.iter().map(Mark::row).collect())
+    }
+
+    /// Has these [rows](Self::rows) in front, of blocks below `end`.
+    pub(super) fn take(&mut self, end: u64, [blocks, marks]: [FilePart; 2]) {
+        self.taken = Some(Box::new(Taken { end, blocks, marks, map: OnceCell::new() }));
+    }
+
     /// A block begins at the host address `start`.
     pub(super) fn begin(&mut self, start: u64, pc: u64) {
         let first_mark = self.marks.len() as u32;
@@ -104,6 +191,9 @@ impl FaultMap {
         context: &mut Context,
         recorded: bool,
     ) -> Option<Fix> {
+        if let Some(taken) = self.taken.as_ref().filter(|taken| host < taken.end) {
+            return taken.map().restore(host, state, context, recorded);
+        }
         let index = self.blocks.partition_point(|block| u64::from(block.start) <= host);
         let block = &self.blocks[index.checked_sub(1)?];
         let next = self.blocks.get(index).map_or(self.marks.len(), |b| b.first_mark as usize);

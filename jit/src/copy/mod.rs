@@ -8,7 +8,8 @@
 //! # Reading order
 //! `state` (what GS points to, the way in and out), `desc` (why code is left), `translator` (what
 //! the lock protects), `places` (where translations lie), `text` (the code that one is made of),
-//! `translate`, `plain`, `watch` and `branch` (emitting blocks), `cpu` (the loop). What is
+//! `translate`, `plain`, `watch` and `branch` (emitting blocks), `persistent` (keeping them for later
+//! recordings), `cpu` (the loop). What is
 //! ordered against other threads: `ordered`, `idioms`, `functions`, `limits`, `learned`; and how it
 //! is executed without leaving code, `inline`; `every` orders every access (`plan`, `careful`). What
 //! observers see: `accessed`, `log`.
@@ -56,7 +57,9 @@ mod flags;
 mod functions;
 mod generated;
 mod idioms;
+mod image;
 mod inline;
+mod kept;
 mod learned;
 mod lent;
 mod limits;
@@ -66,12 +69,14 @@ mod marked;
 mod ordered;
 mod padded;
 mod pauses;
+mod persistent;
 mod places;
 mod plain;
 mod plan;
 mod polls;
 mod records;
 mod released;
+mod rows;
 mod shards;
 mod state;
 mod tables;
@@ -92,6 +97,7 @@ use refrain_vm::{
     Barrier, Count, Cpu, Engine, EngineConfig, EngineError, FastPath, Finding, LeaveOut,
     OrderedFastPath, ReadAtomics, Recall, RecordingCpu, RecordingEngine,
 };
+use std::fs::File;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -174,7 +180,8 @@ impl CopyEngine {
             }));
         }
         fault::install();
-        let reserved = memory::reserve_low(tables::BYTES + code_bytes)?;
+        let memory_bytes = code_bytes + code_bytes / (tables::DESCRIPTORS_SHARE - 1);
+        let reserved = memory::reserve_low(tables::BYTES + memory_bytes)?;
         let translator = Translator::new(config, Tables::new(reserved)?)?;
         let shared = Shared {
             generation: AtomicU64::new(translator.generation),
@@ -208,6 +215,7 @@ impl Engine for CopyEngine {
         let mut translator = self.shared.lock();
         translator.learned.read();
         translator.functions.read_known();
+        translator.end_keeping();
         if !std::mem::replace(&mut translator.several, true) && translator.config.order_atomics {
             self.shared.flush(&mut translator);
         }
@@ -273,6 +281,14 @@ impl RecordingEngine for CopyEngine {
         self.shared.lock().functions.findings()
     }
 
+    fn keep_code(&self, build: u64, kept: Option<&File>) {
+        self.shared.lock().keep_code(build, kept);
+    }
+
+    fn kept_code(&self) -> Option<Vec<Vec<u8>>> {
+        self.shared.lock().kept_code()
+    }
+
     fn watch(&self, sites: &[u64]) {
         let mut translator = self.shared.lock();
         translator.learned.add(sites);
@@ -288,6 +304,7 @@ impl RecordingEngine for CopyEngine {
     fn count_from_now_on(&self) {
         let mut translator = self.shared.lock();
         if translator.config.count == Count::Nothing {
+            translator.end_keeping();
             translator.config.count = Count::Instructions;
             self.shared.flush(&mut translator);
         }

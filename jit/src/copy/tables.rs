@@ -14,7 +14,7 @@
 use super::desc::Variant;
 use crate::memory::{LowMemory, TableMemory, reserve_sparse};
 use refrain_vm::EngineError;
-use refrain_vm::layout::{CODE_CACHE, FIXED_PROGRAM};
+use refrain_vm::layout::{CODE_CACHE, FIXED_PROGRAM, PAGE};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
@@ -140,9 +140,15 @@ fn slot(pc: u64) -> u64 {
     u64::from(ReturnTable::BASE) + pc * 4
 }
 
-/// The range behind the tables that is left for code.
-pub(super) fn code_range(memory: &LowMemory) -> Range<u64> {
-    memory.range().start + BYTES..memory.range().end
+/// One part of so many of an engine's memory for code is for descriptors: programs need a little less.
+pub(super) const DESCRIPTORS_SHARE: u64 = 3;
+
+/// What lies behind the tables: the range for code, and that for descriptors of its exits.
+pub(super) fn behind_tables(memory: &LowMemory) -> [Range<u64>; 2] {
+    let Range { start, end } = memory.range();
+    let start = start + BYTES;
+    let middle = end - ((end - start) / DESCRIPTORS_SHARE).next_multiple_of(PAGE);
+    [start..middle, middle..end]
 }
 
 /// What `crc32 ecx, ch; movzx ecx, cx` makes of `pc`. Functions start at multiples of 16, so the

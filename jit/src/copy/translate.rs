@@ -108,6 +108,7 @@ impl Translator {
         let body = self.hot.here();
         self.bodies.insert(pc, variant, body);
         if generated {
+            self.note_unkept();
             self.look_at_code(pc, text.all(), variant);
         }
         self.faults.begin(self.hot.here(), pc);
@@ -116,6 +117,7 @@ impl Translator {
                 Some(&fast_path) => self.call_fast_path(pc, fast_path, variant),
                 None => self.leave_here(Kind::Hook, pc, true),
             }
+            self.note_unkept();
             self.finish(pc, pc, 0);
             return Ok(body);
         }
@@ -133,6 +135,12 @@ impl Translator {
         let keeps = variant.observed() && variant != Variant::Careful;
         if self.config.keep_blocks && keeps && end > pc {
             self.keep(pc, &text.first()[..(end - pc) as usize]);
+        }
+        // What is no instruction, the code that follows says.
+        if end > pc {
+            self.note_block(pc, variant, body, &text.first()[..(end - pc) as usize]);
+        } else {
+            self.note_unkept();
         }
         self.finish(pc, end, if self.counts(variant) { count } else { 0 });
         if let Some(field) = counter {
@@ -326,9 +334,13 @@ impl Translator {
     fn finish(&mut self, pc: u64, end: u64, counted: usize) {
         self.faults.end(self.hot.here(), counted);
         // What changes is noticed by itself.
-        if self.is_generated(pc) {
-            return;
+        if !self.is_generated(pc) {
+            self.add_pages(pc, end);
         }
+    }
+
+    /// There is a block that covers `pc..end`.
+    pub(super) fn add_pages(&mut self, pc: u64, end: u64) {
         for page in pc >> PAGE_SHIFT..=(end.max(pc + 1) - 1) >> PAGE_SHIFT {
             if self.last_page != Some(page) {
                 self.last_page = Some(page);

@@ -10,20 +10,21 @@
 
 use super::classify::Copied;
 use super::desc::{Arena, Desc, Kind, Variant};
-use super::emit::{self, Code};
+use super::emit::{self, Code, REACH};
 use super::faults::FaultMap;
 use super::functions::Functions;
+use super::image::{Extent, Persistent, Reader, What, check};
 use super::inline;
+use super::kept::Kept;
 use super::learned::Learned;
 use super::places::{KeptBefore, Places};
 use super::plan::Every;
 use super::state;
-use super::tables::{ReturnTable, Tables, Use, code_range};
+use super::tables::{ReturnTable, Tables, Use, behind_tables};
 use super::{HOOK_WORDS, hook_bit};
 use crate::memory::CodeMemory;
 use iced_x86::Encoder;
 use rangemap::RangeSet;
-use refrain_trace::CodeBlock;
 use refrain_trace::fixed::{FixedHasher, FixedMap, FixedSet};
 use refrain_vm::layout::PAGE;
 use refrain_vm::{EngineConfig, EngineError, FastPath, Fault, OrderedFastPath};
@@ -36,6 +37,8 @@ use std::ops::Range;
 /// Room that one translation may need in each direction: a run of blocks, each instruction of the
 /// last one watched in every way, and its code looked at if the guest has generated it.
 const MARGIN: u64 = 32 << 10;
+/// No exit is shorter.
+const MIN_EXIT: u64 = 8;
 /// Where blocks begin.
 const BLOCK_ALIGNMENT: u64 = 16;
 /// Rare exits are allocated in chunks of this size.
@@ -46,8 +49,6 @@ const JUMP: u64 = 5;
 const EXPECTED: usize = 64;
 /// Code memory that the system gives at once.
 const STEP: u64 = 128 << 10;
-/// Code below has return addresses that fit an immediate.
-pub(super) const REACH: u64 = 1 << 31;
 
 /// Why there is no translation.
 pub(super) enum Failure {
@@ -75,35 +76,6 @@ pub(super) struct Following {
     pub(super) variant: Variant,
 }
 
-/// Blocks that were kept, one behind the other: a thread that translates allocates nothing for each.
-#[derive(Default)]
-pub(super) struct Kept {
-    /// Address, and the ends of its code and of its watched accesses in what follows.
-    blocks: Vec<(u64, usize, usize)>,
-    code: Vec<u8>,
-    loads: Vec<u16>,
-}
-
-impl Kept {
-    fn push(&mut self, pc: u64, code: &[u8], loads: &[u16]) {
-        self.code.extend_from_slice(code);
-        self.loads.extend_from_slice(loads);
-        self.blocks.push((pc, self.code.len(), self.loads.len()));
-    }
-
-    /// As a trace has them.
-    pub(super) fn into_blocks(self) -> Vec<CodeBlock> {
-        let (mut code, mut loads) = (0, 0);
-        let block = |&(pc, code_end, loads_end): &(u64, usize, usize)| {
-            let (code_start, loads_start) =
-                (replace(&mut code, code_end), replace(&mut loads, loads_end));
-            let code = self.code[code_start..code_end].to_vec();
-            CodeBlock { pc, code, loads: self.loads[loads_start..loads_end].to_vec() }
-        };
-        self.blocks.iter().map(block).collect()
-    }
-}
-
 /// The translation of a block of generated code behind its look ([`super::generated`]).
 pub(super) struct Looked {
     /// The code that it is the translation of.
@@ -118,7 +90,7 @@ pub(super) struct Looked {
 pub(super) struct Hooks {
     /// One bit per hash of an address: this is asked of every instruction.
     may_be: [u64; HOOK_WORDS],
-    all: FixedSet<u64>,
+    all: BTreeSet<u64>,
 }
 
 impl Hooks {
@@ -132,6 +104,11 @@ impl Hooks {
     pub(super) fn contains(&self, pc: u64) -> bool {
         let (word, bit) = hook_bit(pc);
         self.may_be[word] & bit != 0 && self.all.contains(&pc)
+    }
+
+    /// Whether one of these addresses is hooked.
+    pub(super) fn any(&self, range: Range<u64>) -> bool {
+        !range.is_empty() && self.all.range(range).next().is_some()
     }
 }
 
@@ -230,12 +207,17 @@ pub(super) struct Translator {
     pub(super) encoder: LazyCell<Encoder>,
     /// Counts flushes: blocks of another generation are not linked to.
     pub(super) generation: u64,
+    /// In a recording: what is kept for later ones.
+    pub(super) persistent: Option<Box<Persistent>>,
 }
 
 impl Translator {
     /// A translator for the code memory behind `tables`.
     pub(super) fn new(config: EngineConfig, tables: Tables) -> Result<Translator, EngineError> {
-        let memory = tables.memory().code(code_range(tables.memory()))?;
+        let [code, descriptors] = behind_tables(tables.memory());
+        let memory = tables.memory().code(code)?;
+        // SAFETY: `tables` keeps the memory, which was reserved for it and this translator alone.
+        let arena = unsafe { Arena::new(descriptors) };
         let mut translator = Translator {
             config,
             tables,
@@ -244,7 +226,7 @@ impl Translator {
             next: Vec::new(),
             calls: Vec::new(),
             memory,
-            arena: Arena::default(),
+            arena,
             hot: Code::default(),
             cold: Code::default(),
             hot_next: 0,
@@ -270,7 +252,7 @@ impl Translator {
             learned: Learned::default(),
             several: false,
             wanted: BTreeSet::new(),
-            hooks: Hooks { may_be: [0; HOOK_WORDS], all: FixedSet::default() },
+            hooks: Hooks { may_be: [0; HOOK_WORDS], all: BTreeSet::new() },
             fast_paths: FixedMap::default(),
             ordered_fast_path: None,
             generated: RangeSet::new(),
@@ -289,6 +271,7 @@ impl Translator {
             names: Vec::new(),
             encoder: LazyCell::new(|| Encoder::new(64)),
             generation: 0,
+            persistent: None,
         };
         translator.begin_memory();
         Ok(translator)
@@ -309,7 +292,11 @@ impl Translator {
         if let Some(body) = self.bodies.get(pc, variant) {
             return Ok(body);
         }
-        self.translate_now(pc, variant, false)
+        self.bring_back(pc);
+        match self.bodies.get(pc, variant) {
+            Some(body) => Ok(body),
+            None => self.translate_now(pc, variant, false),
+        }
     }
 
     /// Translates the block at `pc`, with or without an entry for indirect jumps before it.
@@ -322,9 +309,10 @@ impl Translator {
         if pc >= REACH && self.returns.take().is_some() {
             // Code has turned up that the return table does not cover: from now on returns are
             // checked.
+            self.end_keeping();
             self.flush();
         }
-        self.begin()?;
+        self.begin(pc)?;
         let body = self.translate(pc, variant, with_entry)?;
         self.commit();
         Ok(body)
@@ -382,9 +370,13 @@ impl Translator {
     /// Makes the jump table of `variant` lead `pc` to its block.
     pub(super) fn enter_jump(&mut self, pc: u64, variant: Variant) -> Result<(), Failure> {
         if !self.jump_entries.contains(pc, variant) {
+            self.bring_back(pc);
+        }
+        if !self.jump_entries.contains(pc, variant) {
             if let Some(body) = self.bodies.get(pc, variant) {
-                self.begin()?;
+                self.begin(pc)?;
                 self.jump_entry(pc, variant);
+                self.note_jump(self.hot.here(), body);
                 self.hot.jmp(body);
                 self.commit();
             } else {
@@ -402,13 +394,18 @@ impl Translator {
     /// Makes the return table of `variant` lead `pc` to its block. For return addresses that
     /// translated calls have pushed, the entry is there already.
     pub(super) fn enter_return(&mut self, pc: u64, variant: Variant) -> Result<(), Failure> {
+        if !self.return_entries.contains(pc, variant) {
+            self.bring_back(pc);
+        }
         let entry = match self.return_entries.get(pc, variant) {
             Some(entry) => entry,
             None => {
                 let body = self.body(pc, variant)?;
-                self.begin()?;
+                self.begin(pc)?;
                 let entry = self.hot.here();
                 self.return_entry(pc, variant);
+                self.note_entry(What::Return, pc, variant, entry);
+                self.note_jump(self.hot.here(), body);
                 self.hot.jmp(body);
                 self.commit();
                 self.return_entries.insert(pc, variant, entry);
@@ -425,6 +422,7 @@ impl Translator {
     /// comes here may be on the way to another address with the same place in the table.
     pub(super) fn jump_entry(&mut self, pc: u64, variant: Variant) {
         self.jump_entries.insert(pc, variant, self.hot.here());
+        self.note_entry(What::Jump, pc, variant, self.hot.here());
         let miss = self.misses[&(Use::Jump as u8, variant)];
         self.check_target(pc, miss);
         self.hot.reload(emit::RCX, emit::RCX_SLOT);
@@ -435,7 +433,7 @@ impl Translator {
         variant == Variant::Observed && self.returns.is_some()
     }
 
-    fn set_return(&mut self, pc: u64, variant: Variant, entry: u64) {
+    pub(super) fn set_return(&mut self, pc: u64, variant: Variant, entry: u64) {
         if !self.may_link() {
             return;
         }
@@ -555,15 +553,15 @@ impl Translator {
         std::mem::take(&mut self.kept)
     }
 
-    /// Gets ready for emitting.
-    fn begin(&mut self) -> Result<(), Failure> {
+    /// Gets ready for emitting what is for `pc`.
+    fn begin(&mut self, pc: u64) -> Result<(), Failure> {
         if self.cold_next + MARGIN > self.cold_end {
             self.cold_chunk -= CHUNK;
             self.cold_next = self.cold_chunk;
             self.cold_end = self.cold_chunk + CHUNK;
             self.memory.prepare(self.cold_chunk..self.cold_end);
         }
-        if self.hot_next + MARGIN > self.cold_chunk {
+        if self.hot_next + MARGIN > self.cold_chunk || !self.arena.has_room(MARGIN / MIN_EXIT) {
             return Err(Failure::Full);
         }
         if self.hot_next + MARGIN > self.hot_ready && self.hot_ready + STEP <= self.cold_chunk {
@@ -574,6 +572,7 @@ impl Translator {
         self.cold.reset(self.cold_next);
         self.pending_returns.clear();
         self.calls.clear();
+        self.note_begin(pc);
         Ok(())
     }
 
@@ -592,6 +591,7 @@ impl Translator {
         }
         self.hot_next = end;
         self.cold_next = self.cold.here();
+        self.note_commit(self.hot.base());
         if self.pending_returns.is_empty() {
             return;
         }
@@ -602,10 +602,46 @@ impl Translator {
         self.pending_returns = returns;
     }
 
+    /// How far translations reach.
+    pub(super) fn extent(&self) -> Extent {
+        let (chunk, cold) = (self.cold_chunk, self.cold_next);
+        let (descriptors, faults) = (self.arena.len(), self.faults.lengths());
+        Extent { hot: self.hot_next, chunk, cold, descriptors, faults }
+    }
+
+    /// Has code of an earlier recording, which reached up to `end`, read to where it was, and says what
+    /// its checksums are. Nothing leads there so far.
+    pub(super) fn read_memory(&self, end: Extent, [hot, cold]: [Reader; 2]) -> Option<[u32; 2]> {
+        let code = self.memory.range();
+        self.memory.prepare(code.start..end.hot.next_multiple_of(STEP).min(end.chunk));
+        self.memory.prepare(end.chunk..code.end);
+        let read = |range, read: Reader| {
+            // SAFETY: the ranges are free parts of the code memory, which no translated code leads to and
+            // nobody writes meanwhile: the translator is locked.
+            unsafe { self.memory.with_bytes(range, |bytes| read(bytes).then(|| check(bytes))) }
+        };
+        Some([read(self.hot_next..end.hot, hot)?, read(end.chunk..self.cold_chunk, cold)?])
+    }
+
+    /// Goes on translating behind code of an earlier recording, which reaches up to `end`.
+    pub(super) fn begin_behind(&mut self, end: Extent) {
+        self.hot_next = end.hot;
+        self.hot_ready = end.hot.next_multiple_of(STEP).min(end.chunk);
+        self.cold_chunk = end.chunk;
+        self.cold_next = end.cold;
+        self.cold_end = end.chunk + CHUNK;
+    }
+
+    /// Translated code as it is at this moment.
+    pub(super) fn written(&self, range: Range<u64>) -> Vec<u8> {
+        self.memory.read(range)
+    }
+
     /// Forgets every block. Threads that execute old code leave it at the end of a block; its
     /// memory stays as it is.
     pub(super) fn flush(&mut self) {
         self.generation += 1;
+        self.forget_kept();
         self.unlink(|_| true);
         self.links.clear();
         self.bodies.clear();
@@ -642,11 +678,15 @@ impl Translator {
         self.tables.address(which, variant)
     }
 
+    /// Whether code refers to a table.
+    pub(super) fn is_armed(&self, which: Use, variant: Variant) -> bool {
+        self.armed.contains(&(which as u8, variant))
+    }
+
     fn reset_tables(&self, of: impl Fn(Variant) -> bool) {
-        let is_armed = |which: Use, variant| self.armed.contains(&(which as u8, variant));
-        for (which, variant) in
-            uses().filter(|&(which, variant)| of(variant) && is_armed(which, variant))
-        {
+        let reset =
+            |&(which, variant): &(Use, Variant)| of(variant) && self.is_armed(which, variant);
+        for (which, variant) in uses().filter(reset) {
             self.tables.reset(which, variant, self.misses[&(which as u8, variant)]);
         }
     }
@@ -681,7 +721,8 @@ impl Translator {
         self.last_page = None;
         abandon(&mut self.kept_before, KeptBefore::default());
         abandon(&mut self.faults, FaultMap::default());
-        abandon(&mut self.arena, Arena::default());
+        self.arena.forget();
+        abandon(&mut self.persistent, None);
         self.begin_memory();
         Ok(())
     }
@@ -690,8 +731,9 @@ impl Translator {
     /// translated code or still looks at an exit of it.
     pub(super) fn reclaim(&mut self) {
         self.flush();
+        self.persistent = None;
         self.faults = FaultMap::default();
-        self.arena = Arena::default();
+        self.arena.forget();
         self.begin_memory();
         self.reset_tables(|_| true);
     }

@@ -13,11 +13,13 @@ pub use report::{REPORT_FLAG, ReportFile};
 
 use crate::calibration;
 use crate::error::Error;
-use crate::findings::Place;
+use crate::findings::{self, FOUND};
+use crate::program_cache::{Folder, Place};
 use crate::runtimes;
 use crate::sites::{self, Profile};
 use crate::trace_file::{Named, NewTrace};
 use program::find;
+use refrain_trace::fixed::FixedHasher;
 use refrain_trace::{Ending, Order};
 use refrain_vm::{
     Command, EngineConfig, Follow, Level, Notice, OrderOf, Processor, RecordOptions, RecordSummary,
@@ -26,11 +28,16 @@ use serde::{Deserialize, Serialize};
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
+use std::hash::{Hash, Hasher};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Where translated code is kept.
+const TRANSLATED: Folder = Folder { name: "translated", programs: 64, bytes: 512 << 20 };
 
 /// The version that traces name.
 const VERSION: &str = concat!("refrain ", env!("CARGO_PKG_VERSION"));
@@ -170,10 +177,16 @@ pub fn record(
         processor,
         ..EngineConfig::default()
     };
-    let findings = Place::of(&command.program);
+    let findings = Place::of(FOUND, &command.program);
     let recalled = findings.clone();
+    let translated = Place::of(TRANSLATED, &command.program);
     let engine = refrain_jit::copy(config)?;
-    engine.recall(Box::new(move || recalled.recall()));
+    engine.recall(Box::new(move || {
+        recalled.read().and_then(|bytes| findings::decode(&bytes)).unwrap_or_default()
+    }));
+    if let Some(build) = own_build() {
+        engine.keep_code(build, translated.open().as_ref());
+    }
     let options = RecordOptions {
         command,
         output,
@@ -191,9 +204,21 @@ pub fn record(
     };
     let summary = refrain_vm::record(options, engine.clone())?;
     if let Some(found) = engine.findings() {
-        findings.keep(&found);
+        findings.keep(&[findings::encode(&found)]);
+    }
+    if let Some(code) = engine.kept_code() {
+        translated.keep(&code);
     }
     Ok(recorded(summary, &wanted, named.get()))
+}
+
+/// What tells this build of the command from others: its file, and when that was changed.
+fn own_build() -> Option<u64> {
+    let file = std::fs::metadata("/proc/self/exe").ok()?;
+    let mut hasher = FixedHasher::default();
+    (file.dev(), file.ino(), file.size()).hash(&mut hasher);
+    (file.mtime(), file.mtime_nsec(), file.ctime(), file.ctime_nsec()).hash(&mut hasher);
+    Some(hasher.finish())
 }
 
 fn recorded(summary: RecordSummary, wanted: &Path, named: Option<&Named>) -> Recorded {

@@ -7,6 +7,7 @@ use super::format::{
     MAX_PAYLOAD, MAX_THREADS, MAX_TRANSFORMED,
 };
 use super::pages::{self, PageRun};
+use super::parallel::in_parallel;
 use crate::error::{Error, Result};
 use crate::payload::{self, SyscallRecord};
 use crate::{
@@ -16,6 +17,9 @@ use crate::{
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::Write;
+
+/// Portions of pages that are packed before they are written: 16 MiB.
+const AT_ONCE: usize = 64;
 
 /// Writes a trace, chunk by chunk; owned by one background thread.
 ///
@@ -110,6 +114,41 @@ impl<W: Write> Writer<W> {
         });
         self.body = body;
         written
+    }
+
+    /// Writes pages of several blobs, likewise, packed on all processors: for who has nothing else to do
+    /// meanwhile. `read` is also given the place of the blob among `all`.
+    pub fn pages_of_all(
+        &mut self,
+        all: &[(BlobId, &[PageRun])],
+        read: impl Fn(usize, PageRun, &mut [u8]) + Sync,
+    ) -> Result<()> {
+        let mut portions = Vec::new();
+        for (place, (id, runs)) in all.iter().enumerate() {
+            pages::portions(runs, |runs| {
+                portions.push((place, id.0, runs.to_vec()));
+                Ok(())
+            })?;
+        }
+        let pack = |packer: &mut Option<Packer>, (place, id, runs): &(usize, u32, Vec<PageRun>)| {
+            let packer = match packer {
+                Some(packer) => packer,
+                None => packer.insert(Packer::new()?),
+            };
+            let (mut body, mut chunk) = (Vec::new(), Vec::new());
+            pages::encode(runs, &mut body, |run, bytes| read(*place, run, bytes));
+            let count = runs.len() as u32;
+            let label = Label { kind: ChunkKind::Pages, id: *id, count, first: 0 };
+            Ok((packer.pack(label, &body, &mut chunk)?, chunk))
+        };
+        for portions in portions.chunks(AT_ONCE) {
+            for packed in in_parallel(portions, pack) {
+                let (header, chunk) = packed?;
+                self.write(&chunk)?;
+                self.note(&header);
+            }
+        }
+        Ok(())
     }
 
     /// Writes the next events of a thread, the first of which has the id `first`; `payloads` are

@@ -34,6 +34,7 @@ use std::fs::Metadata;
 use std::io::Write;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
@@ -251,19 +252,29 @@ impl Files {
         for (blob, file) in &files {
             writer.file(*blob, file)?;
         }
-        let mut changed = false;
+        let (mut unread, mut sources) = (Vec::new(), Vec::new());
         for Pages { blob, runs, bytes } in &pages {
             match bytes {
                 Bytes::Read(bytes) => writer.pages(*blob, runs, bytes)?,
                 Bytes::InFile(source) => {
-                    let mut failed = false;
-                    writer.pages_read(*blob, runs, |run, bytes| {
-                        failed |= !source.read(run, bytes);
-                    })?;
-                    changed |= failed || source.has_changed();
+                    unread.push((*blob, &runs[..]));
+                    sources.push(source);
                 }
             }
         }
+        let failed = AtomicBool::new(false);
+        let read = |place: usize, run, bytes: &mut [u8]| {
+            failed.fetch_or(!sources[place].read(run, bytes), Ordering::Relaxed);
+        };
+        if last {
+            // The guest needs no processor any more.
+            writer.pages_of_all(&unread, read)?;
+        } else {
+            for (place, &(blob, runs)) in unread.iter().enumerate() {
+                writer.pages_read(blob, runs, |run, bytes| read(place, run, bytes))?;
+            }
+        }
+        let changed = failed.into_inner() || sources.iter().any(|source| source.has_changed());
         drop((pages, reading));
         self.lock().changed |= changed;
         Ok(())

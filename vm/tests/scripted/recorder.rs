@@ -61,6 +61,12 @@ impl RecordingEngine for Recorder {
         None
     }
 
+    fn keep_code(&self, _: u64, _: Option<&std::fs::File>) {}
+
+    fn kept_code(&self) -> Option<Vec<Vec<u8>>> {
+        None
+    }
+
     fn watch(&self, _: &[u64]) {}
 
     fn attach_recording(&self) -> Result<Box<dyn RecordingCpu>, EngineError> {

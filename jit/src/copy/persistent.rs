@@ -1,0 +1,290 @@
+//! Translations that outlive their process: a persistent code cache.
+//!
+//! Most of the code that a short program executes is executed once, and translating it takes longer than
+//! that. So a recording keeps what it has translated while the program had one thread, and a later
+//! recording of the same program begins with it.
+//!
+//! # What is kept
+//! Translated code, descriptors and the map of faults are kept as they are ([`image`]): an engine of the
+//! same build has them at the same addresses again. A [`Journal`] notes what the translator makes known
+//! of them meanwhile: where blocks and entries are, which jumps may lead where, and what guest code
+//! they were made from.
+//!
+//! # When it counts
+//! The translations of a region of guest code, with the blocks that follow them in line, are a *unit*.
+//! At first nothing leads to a unit's code. When a thread comes to a page of it, the unit is brought
+//! back: if all guest code that it was made from is what it was, byte by byte, and no hook has come
+//! into it, its places are made known as if its blocks had been translated at that moment. Otherwise
+//! they are translated. So what is kept may cost time, and is never wrong, whatever a program's
+//! libraries are today.
+//!
+//! # What is not kept
+//! Code that is watched for the order of threads depends on more than its bytes: the journal ends when
+//! there are several threads, and nothing is brought back from then on. Hooked blocks hold addresses of
+//! the recorder's functions; code that the guest generates changes; code above 2 GiB is seldom.
+
+use super::desc::{Desc, Variant};
+use super::image::{
+    Contents, Extent, Image, Journal, LinkRow, Persistent, Reader, Row, State, What,
+};
+use super::tables::Use;
+use super::translator::Translator;
+use crate::memory::read_guest;
+use refrain_trace::fixed::FixedHasher;
+use refrain_vm::layout::PAGE;
+use std::fs::File;
+use std::hash::{Hash, Hasher};
+
+/// Translated code that is kept at most.
+const MOST: u64 = 24 << 20;
+/// Translated code for which it is worth the while.
+const LEAST: u64 = 4 << 10;
+/// What is new is kept if it is more than the rest divided by this.
+const SHARE: u64 = 8;
+
+impl Translator {
+    /// From now on translations are noted to be kept. `build` tells this build from others; `kept` is
+    /// what an earlier recording has kept, if anything.
+    pub(super) fn keep_code(&mut self, build: u64, kept: Option<&File>) {
+        let is_new = self.faults.lengths() == [0, 0] && self.persistent.is_none();
+        if !is_new || !self.records() || self.several || self.returns.is_none() {
+            return;
+        }
+        let mut hasher = FixedHasher::default();
+        (build, format!("{:?}", self.config)).hash(&mut hasher);
+        let key = hasher.finish();
+        let first = self.extent();
+        let image = kept.and_then(|file| {
+            Image::read(file, key, self.code(), first, |end, parts| self.read_code(end, parts))
+        });
+        if let Some(image) = &image {
+            self.take(image);
+        }
+        let journal = Journal::default();
+        self.persistent = Some(Box::new(Persistent { journal, image, key, first, end: None }));
+    }
+
+    /// Reads code to where it was, if there is room for its descriptors; says what its checksums are.
+    fn read_code(&self, end: Extent, parts: [Reader; 2]) -> Option<[u32; 2]> {
+        let more = (end.descriptors as u64).checked_sub(self.arena.len() as u64)?;
+        self.arena.has_room(more).then(|| self.read_memory(end, parts))?
+    }
+
+    /// Takes descriptors and the map of faults from an image whose code is there.
+    fn take(&mut self, image: &Image) {
+        self.arena.leave_room(image.descriptors());
+        self.faults.take(image.end().hot, image.faults());
+        for (which, variant) in image.tables() {
+            self.table(which, variant);
+        }
+        self.begin_behind(image.end());
+    }
+
+    /// Nothing that is translated from now on is kept, and nothing is brought back.
+    pub(super) fn end_keeping(&mut self) {
+        let extent = self.extent();
+        if let Some(persistent) = &mut self.persistent {
+            persistent.end.get_or_insert(extent);
+        }
+    }
+
+    /// What is to be kept, if enough of it is new.
+    pub(super) fn kept_code(&self) -> Option<Vec<Vec<u8>>> {
+        let persistent = self.persistent.as_ref()?;
+        let end = persistent.end.unwrap_or_else(|| self.extent());
+        let had = persistent.image.as_ref().map_or(persistent.first, Image::end).hot;
+        let (new, all) = (end.hot - had, end.hot - persistent.first.hot);
+        if new < LEAST || new < all / SHARE || all > MOST {
+            return None;
+        }
+        let tables = [Use::Jump, Use::Return].into_iter();
+        let tables = tables.flat_map(|which| Variant::ALL.map(|variant| (which, variant)));
+        let armed = tables.filter(|&(which, variant)| self.is_armed(which, variant));
+        let had = persistent.image.as_ref().map_or(0, Image::descriptors);
+        let new = persistent.first.descriptors + had..end.descriptors;
+        let descriptors = self.arena.all()[new].iter().map(|desc| desc.row().unwrap_or_default());
+        let contents = Contents {
+            key: persistent.key,
+            memory: self.code(),
+            first: persistent.first,
+            end,
+            hot: self.written(persistent.first.hot..end.hot),
+            cold: self.written(end.chunk..self.code().end),
+            descriptors: descriptors.collect(),
+            faults: self.faults.rows(end.faults),
+            tables: armed.map(|(which, variant)| [which as u32, variant as u32]).collect(),
+        };
+        contents.encode(persistent.image.as_ref(), &persistent.journal)
+    }
+
+    /// What a descriptor says that was kept.
+    pub(super) fn kept_descriptor(&self, address: u64) -> Desc {
+        let kept = self.persistent.as_ref().and_then(|persistent| {
+            let number = self.arena.number(address).checked_sub(persistent.first.descriptors)?;
+            persistent.image.as_ref()?.descriptor(number)
+        });
+        kept.expect("code of an image has descriptors of this image")
+    }
+
+    fn journal(&mut self) -> Option<&mut Journal> {
+        let persistent = self.persistent.as_mut().filter(|persistent| persistent.end.is_none());
+        persistent.map(|persistent| &mut persistent.journal)
+    }
+
+    /// A translation for `pc` begins: what was noted of one that failed does not count.
+    pub(super) fn note_begin(&mut self, pc: u64) {
+        if let Some(journal) = self.journal() {
+            journal.begin(pc);
+        }
+    }
+
+    /// The translation is in its place, from `start` on.
+    pub(super) fn note_commit(&mut self, start: u64) {
+        if self.arena.had_odd_ones() {
+            self.note_unkept();
+        }
+        if let Some(journal) = self.journal() {
+            journal.commit(start);
+        }
+    }
+
+    /// The translation that is under way is not to be kept.
+    pub(super) fn note_unkept(&mut self) {
+        if let Some(journal) = self.journal() {
+            journal.leave_out();
+        }
+    }
+
+    /// The block made from `code` is at `place`.
+    pub(super) fn note_block(&mut self, pc: u64, variant: Variant, place: u64, code: &[u8]) {
+        if let Some(journal) = self.journal() {
+            journal.row(What::Body, pc, variant, place, code);
+        }
+    }
+
+    /// Another way to the code at `pc`.
+    pub(super) fn note_entry(&mut self, what: What, pc: u64, variant: Variant, place: u64) {
+        if let Some(journal) = self.journal() {
+            journal.row(what, pc, variant, place, &[]);
+        }
+    }
+
+    /// The jump with this field may lead to the block at `pc`, and to `exit` otherwise.
+    pub(super) fn note_link(&mut self, field: u64, exit: u64, pc: u64, variant: Variant) {
+        if let Some(journal) = self.journal() {
+            journal.link(field, exit, pc, variant);
+        }
+    }
+
+    /// Code at `from` leads to code at `to`, always.
+    pub(super) fn note_jump(&mut self, from: u64, to: u64) {
+        if let Some(journal) = self.journal() {
+            journal.jump(from, to);
+        }
+    }
+
+    /// Every translation is forgotten. What was brought back does not come again: a program that takes
+    /// code away again and again executes little of the rest in between.
+    pub(super) fn forget_kept(&mut self) {
+        if let Some(image) = self.persistent.as_mut().and_then(|it| it.image.as_mut()) {
+            image.forget();
+        }
+    }
+
+    /// Brings back what is kept of the page of `pc`.
+    pub(super) fn bring_back(&mut self, pc: u64) {
+        let Some(persistent) = &mut self.persistent else { return };
+        let is_kept = |image: &Image| persistent.end.is_none() && image.next_of(pc).is_some();
+        if !persistent.image.as_ref().is_some_and(is_kept) {
+            return;
+        }
+        let Some(mut image) = persistent.image.take() else { return };
+        let mut read = Read::default();
+        while let Some(unit) = image.next_of(pc) {
+            let is_as_it_was = |units: &Vec<usize>| {
+                units.iter().all(|&unit| self.is_as_it_was(&image, unit, &mut read))
+            };
+            let Some(units) = image.with_needs(unit).filter(is_as_it_was) else {
+                image.set_state(unit, State::Gone);
+                continue;
+            };
+            for unit in units {
+                self.make_known(&image, unit);
+                image.set_state(unit, State::Known);
+            }
+        }
+        if let Some(persistent) = &mut self.persistent {
+            persistent.image = Some(image);
+        }
+    }
+
+    /// Whether a translation of the unit's code would be what is kept.
+    fn is_as_it_was(&self, image: &Image, unit: usize, read: &mut Read) -> bool {
+        image.rows(unit).filter(|row| row.what == What::Body).all(
+            |Row { pc, variant, code, .. }| {
+                let hooked = match variant {
+                    Variant::Observed => self.hooks.any(pc..pc + code.len() as u64),
+                    Variant::Opaque => false,
+                    _ => self.hooks.any(pc + 1..pc + code.len() as u64),
+                };
+                !hooked && !self.is_generated(pc) && read.is_same(pc, code)
+            },
+        )
+    }
+
+    /// Does for a unit what its translation would have done at its end.
+    fn make_known(&mut self, image: &Image, unit: usize) {
+        self.watched_loads.clear();
+        for Row { what, pc, variant, place, code } in image.rows(unit) {
+            match what {
+                What::Body => {
+                    self.bodies.insert(pc, variant, place);
+                    if self.config.keep_blocks && variant.observed() {
+                        self.keep(pc, code);
+                    }
+                    self.add_pages(pc, pc + code.len() as u64);
+                }
+                What::Jump => self.jump_entries.insert(pc, variant, place),
+                What::Return => {
+                    self.return_entries.insert(pc, variant, place);
+                    self.set_return(pc, variant, place);
+                }
+                What::Call => self.call_sites.insert(pc, variant, place),
+            }
+        }
+        for LinkRow { field, exit } in image.links(unit) {
+            self.links.push((field as u32, exit as u32));
+            if !self.may_link() {
+                self.patch(field, exit);
+            }
+        }
+    }
+}
+
+/// Guest code that was read, a page at a time.
+struct Read {
+    page: Option<u64>,
+    bytes: Vec<u8>,
+}
+
+impl Default for Read {
+    fn default() -> Read {
+        Read { page: None, bytes: vec![0; PAGE as usize] }
+    }
+}
+
+impl Read {
+    /// Whether the guest has this code at `pc`.
+    fn is_same(&mut self, pc: u64, code: &[u8]) -> bool {
+        let (page, inside) = (pc - pc % PAGE, (pc % PAGE) as usize);
+        let (here, behind) = code.split_at(code.len().min(PAGE as usize - inside));
+        if self.page != Some(page) {
+            self.bytes.resize(PAGE as usize, 0);
+            let readable = read_guest(page, &mut self.bytes);
+            self.bytes.truncate(readable);
+            self.page = Some(page);
+        }
+        self.bytes.get(inside..inside + here.len()) == Some(here)
+            && (behind.is_empty() || self.is_same(page + PAGE, behind))
+    }
+}
