@@ -108,7 +108,7 @@ unsafe extern "C" fn handle(
     // SAFETY: the kernel passes valid pointers to an SA_SIGINFO handler.
     let (machine, address) = unsafe { (&mut (*context).uc_mcontext, (*info).si_addr() as u64) };
     let rip = &mut machine.gregs[libc::REG_RIP as usize];
-    if let Some(next) = crate::memory::recovery(*rip as u64) {
+    if let Some(next) = refrain_vm::recovery(*rip as u64) {
         *rip = next as i64;
         return;
     }

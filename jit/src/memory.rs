@@ -386,22 +386,6 @@ pub(crate) fn read_instruction(address: u64) -> Option<Instruction> {
     Some(decoder.decode()).filter(|instruction| !instruction.is_invalid())
 }
 
-/// Notes, in assembly, that a fault of the instruction at one label is one of reading guest memory, and
-/// goes on at another one.
-macro_rules! recovers {
-    ($at:literal, $to:literal) => {
-        concat!(
-            ".pushsection refrain_recoveries, \"awR\", @progbits\n",
-            ".quad ",
-            $at,
-            ", ",
-            $to,
-            "\n.popsection"
-        )
-    };
-}
-pub(crate) use recovers;
-
 /// Copies like `memcpy`, but returns the number of bytes not copied because of a fault.
 ///
 /// # Safety
@@ -413,28 +397,8 @@ unsafe extern "sysv64" fn copy_bytes(to: *mut u8, from: *const u8, len: usize) -
         "3:",
         "rep movsb",
         "2:",
-        recovers!("3b", "2b"),
+        refrain_vm::recovers!("3b", "2b"),
         "mov rax, rcx",
         "ret",
     )
-}
-
-/// What [`recovers`] has noted: where, and where to go on.
-type Recovery = [u64; 2];
-
-unsafe extern "C" {
-    // The linker names the ends of a section so.
-    #[link_name = "__start_refrain_recoveries"]
-    safe static FIRST_RECOVERY: Recovery;
-    #[link_name = "__stop_refrain_recoveries"]
-    safe static END_OF_RECOVERIES: Recovery;
-}
-
-/// If a fault at `rip` is one of reading guest memory: where to go on.
-pub(crate) fn recovery(rip: u64) -> Option<u64> {
-    let (first, end) = (&raw const FIRST_RECOVERY, &raw const END_OF_RECOVERIES);
-    let count = (end.addr() - first.addr()) / size_of::<Recovery>();
-    // SAFETY: the section holds what `recovers` has put there, which nobody writes.
-    let all = unsafe { std::slice::from_raw_parts(first, count) };
-    all.iter().find(|&&[at, _]| at == rip).map(|&[_, to]| to)
 }

@@ -102,6 +102,7 @@ impl Tiered {
             cpu: None,
             compiled: Arc::clone(&self.compiled),
             copies_only: Arc::clone(&self.copies_only),
+            has_faulted: false,
             wanted: self.wanted.clone(),
             hooks: Arc::clone(&self.hooks),
             counters: Box::new([0; COUNTERS]),
@@ -156,6 +157,8 @@ struct TieredCpu {
     cpu: Option<Box<dyn Cpu>>,
     compiled: Arc<OnceLock<CraneliftEngine>>,
     copies_only: Arc<AtomicBool>,
+    /// Compiled code has ended by a fault.
+    has_faulted: bool,
     wanted: Option<Sender<u64>>,
     hooks: Arc<[u64]>,
     /// Ways in, by a hash of the address.
@@ -187,6 +190,7 @@ impl TieredCpu {
 
 impl Cpu for TieredCpu {
     fn run(&mut self, context: &mut Context, mode: Mode) -> Exit {
+        self.has_faulted = false;
         if mode == Mode::Observed && !self.copies_only.load(Ordering::Relaxed) {
             let exit = self.compiled_at(context.rip).map(|cpu| cpu.run(context, mode));
             match exit {
@@ -196,10 +200,17 @@ impl Cpu for TieredCpu {
                     return Exit::Hook;
                 }
                 Some(Exit::UnknownTarget) => self.count(context.rip),
-                Some(exit) => return exit,
+                Some(exit) => {
+                    self.has_faulted = matches!(exit, Exit::Fault(_));
+                    return exit;
+                }
             }
         }
         self.copies.run(context, mode)
+    }
+
+    fn shows_registers(&self) -> bool {
+        !self.has_faulted
     }
 
     fn set_fast_path_data(&mut self, data: u64) {

@@ -373,3 +373,64 @@ int main(void) {
     assert!(dump.succeeds().text().contains(&load), "no {load} in\n{}", dump.text());
     bench.refrain(["replay", "a.refrain"]).succeeds();
 }
+
+/// Whether a thread faults depends on when the handler of another one makes the page accessible.
+#[test]
+fn faults_have_places_among_changes_of_the_address_space() {
+    let bench = bench();
+    bench.cc(include_str!("../guest/protected.c"), &["-O2", "-pthread", "-o", "program"]);
+    for round in 0..5 {
+        let recorded =
+            bench.refrain(["record", "-q", "--force", "-o", "a.refrain", "--", "./program"]);
+        recorded.succeeds();
+        bench.refrain(["check", "a.refrain"]).succeeds();
+        for engine in ["tiered", "copy", "cranelift"] {
+            let replayed = bench.refrain(["replay", "--engine", engine, "a.refrain"]);
+            assert_eq!(replayed.status, 0, "recording {round}: {replayed:?}");
+        }
+    }
+}
+
+/// The recorder looks at words that another thread of the program takes away at that moment.
+#[test]
+fn memory_may_go_away_while_the_recorder_looks() {
+    let bench = bench();
+    bench.cc(include_str!("../guest/protected.c"), &["-O2", "-pthread", "-o", "program"]);
+    let record = |order| {
+        let options = ["record", "-q", "--force", "--order", order, "-o", "a.refrain"];
+        let recorded = bench.refrain(options.iter().chain(&["--", "./program", "protect"]));
+        assert_eq!(recorded.succeeds().stdout, b"12000\n", "{recorded:?}");
+    };
+    record("sync");
+    record("stride");
+    bench.refrain(["replay", "a.refrain"]).succeeds();
+}
+
+/// A program that cannot have a child in namespaces of its own does without.
+#[test]
+fn namespaces_are_forbidden() {
+    let bench = bench();
+    bench.cc(include_str!("../guest/namespaces.c"), &["-o", "program"]);
+    let recorded = bench.refrain(["record", "-o", "a.refrain", "--", "./program"]);
+    assert_eq!(recorded.succeeds().stdout, b"7\n");
+    assert!(recorded.stderr.contains("namespaces"), "{recorded:?}");
+    bench.refrain(["replay", "a.refrain"]).succeeds();
+}
+
+/// Words that a thread pushes straight from memory can be watched.
+#[test]
+fn pushed_counters_are_learned() {
+    let bench = bench();
+    bench.cc(include_str!("../guest/printed.c"), &["-O2", "-pthread", "-o", "program"]);
+    let record =
+        || bench.refrain(["record", "-q", "--force", "-o", "a.refrain", "--", "./program"]);
+    record().succeeds();
+    if bench.refrain(["replay", "a.refrain"]).status != 0 {
+        record().succeeds();
+    }
+    let info = bench.refrain(["info", "--json", "a.refrain"]);
+    assert!(info.succeeds().text().contains("\"sync\""), "{info:?}");
+    for engine in ["tiered", "copy", "cranelift"] {
+        bench.refrain(["replay", "--engine", engine, "a.refrain"]).succeeds();
+    }
+}

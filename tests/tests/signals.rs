@@ -262,3 +262,31 @@ fn processes_send_signals_to_each_others_threads() {
     assert_eq!((recorded.status, recorded.text().as_str()), (7, "0, 1\n"), "{recorded:?}");
     is_replayed(&bench);
 }
+
+/// A thread has computed for some time before the first signal is sent, and waits for nothing else.
+#[test]
+fn a_thread_that_computes_is_sent_a_signal() {
+    let bench = bench();
+    bench.cc(
+        "#include <pthread.h>\n#include <signal.h>\n#include <unistd.h>\n\
+         static volatile int told, begun;\nstatic volatile unsigned long work;\n\
+         static void on(int s) { told = 1; }\n\
+         static void *computes(void *_) { begun = 1; while (!told) work++; return 0; }\n\
+         int main(void) { pthread_t thread; signal(SIGUSR1, on);\n\
+         pthread_create(&thread, 0, computes, 0);\n\
+         while (!begun) usleep(100);\n\
+         for (int i = 0; !told; i++) {\n\
+         if (i == 3000) _exit(1);\n\
+         usleep(1000); pthread_kill(thread, SIGUSR1); }\n\
+         pthread_join(thread, 0); return 0; }\n",
+        &["-O1", "-pthread", "-o", "program"],
+    );
+    is_exact(&bench);
+}
+
+#[test]
+fn a_thread_that_computes_is_sent_a_timers_signal() {
+    let bench = bench();
+    bench.cc(include_str!("../guest/thread_timer.c"), &["-O1", "-pthread", "-o", "program"]);
+    is_exact(&bench);
+}

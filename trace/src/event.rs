@@ -244,6 +244,9 @@ pub mod common {
     pub const AREAS: u16 = 2;
     /// From here on, that holds which another thread's event [`AREAS`] with the number `object` says.
     pub const OTHERS: u16 = 3;
+    /// No such memory: the instruction at `pc` faults, since the address space does not let it access `object`.
+    /// The ticket is among those of calls that change the address space. The signal is the next event.
+    pub const FAULT: u16 = 4;
     /// There is more of it than what is named, which could not be kept from the program.
     pub const LEFT_OUT: u64 = 1;
     /// All other threads were behind an event, or in one.

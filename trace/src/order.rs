@@ -89,7 +89,9 @@ pub fn slot_of(event: &Event, payload: Option<&SyscallRecord>) -> Option<usize> 
     }
     match event.kind() {
         EventKind::Syscall => {}
-        EventKind::Common if event.nr == common::AREAS => return Some(MEMORY_SLOT),
+        EventKind::Common if [common::AREAS, common::FAULT].contains(&event.nr) => {
+            return Some(MEMORY_SLOT);
+        }
         _ => return Some(slot(event.object)),
     }
     match payload.map(|record| &record.effect) {

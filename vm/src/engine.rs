@@ -341,6 +341,11 @@ pub trait Cpu {
         let _ = met;
     }
 
+    /// Whether the context is that of the last fault, so that the instruction can be executed again.
+    fn shows_registers(&self) -> bool {
+        true
+    }
+
     /// What the thread shares with the machine, with [`EngineConfig::every_access`]. It is there as
     /// long as the executor.
     fn filter(&self) -> Option<Filter> {

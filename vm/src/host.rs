@@ -540,23 +540,14 @@ impl Guest {
     }
 
     /// What an operand of 1, 2, 4 or 8 bytes holds that a guest thread has just accessed; `None` of
-    /// other sizes.
+    /// other sizes, and if another guest thread has taken the memory away since.
     ///
     /// # Safety
-    /// The calling thread's guest has accessed it. (Should another guest thread have unmapped it
-    /// since, the process ends with SIGSEGV, as it might natively.)
+    /// The calling thread's guest has accessed it.
     #[inline]
     pub(crate) unsafe fn accessed(&self, address: u64, size: u8) -> Option<u64> {
-        // SAFETY: the caller's.
-        unsafe {
-            Some(match size {
-                1 => (address as *const u8).read_volatile().into(),
-                2 => (address as *const u16).read_unaligned().into(),
-                4 => (address as *const u32).read_unaligned().into(),
-                8 => (address as *const u64).read_unaligned(),
-                _ => return None,
-            })
-        }
+        // SAFETY: the caller's; an engine has executed the access.
+        unsafe { crate::recovery::load(address, size) }
     }
 
     /// Reads a word of the guest's stack, which the guest has just written itself.

@@ -3,15 +3,14 @@
 use crate::elsewhere;
 use crate::host::Guest;
 use crate::layout::PAGE;
+use crate::recovery;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 /// Pages of guest memory that the kernel has confirmed to be readable: what makes looking at an
 /// operand before each atomic instruction a load instead of a system call.
 ///
-/// A page may be unmapped by another guest thread after it was confirmed. A guest that then
-/// touches it with the very instruction that is being looked at would fault anyway; here it ends
-/// the process with SIGSEGV, as it would natively.
+/// A page may be unmapped or protected by another guest thread after it was confirmed. The load then
+/// fails, and the guest's instruction will fault, too, which may be what the guest waits for.
 pub(crate) struct KnownPages {
     groups: [Group; KnownPages::SIZE],
 }
@@ -88,28 +87,8 @@ impl KnownPages {
         if elsewhere || page != address.wrapping_add(len - 1) / PAGE || !self.knows(page) {
             return None;
         }
-        if !address.is_multiple_of(len) {
-            // SAFETY: the page was readable when it was confirmed, and the operand does not leave it.
-            // No processor promises more than a copy of its bytes.
-            return Some(unsafe {
-                match len {
-                    2 => u64::from((address as *const u16).read_unaligned()),
-                    4 => u64::from((address as *const u32).read_unaligned()),
-                    _ => (address as *const u64).read_unaligned(),
-                }
-            });
-        }
-        // SAFETY: the page was readable when it was confirmed (see the type for what happens if
-        // it no longer is); the operand is aligned and does not leave it; guest threads change it
-        // at will, which atomic loads allow for.
-        Some(unsafe {
-            match len {
-                1 => u64::from(AtomicU8::from_ptr(address as *mut u8).load(Ordering::Acquire)),
-                2 => u64::from(AtomicU16::from_ptr(address as *mut u16).load(Ordering::Acquire)),
-                4 => u64::from(AtomicU32::from_ptr(address as *mut u32).load(Ordering::Acquire)),
-                _ => AtomicU64::from_ptr(address as *mut u64).load(Ordering::Acquire),
-            }
-        })
+        // SAFETY: guest memory, which was readable when it was confirmed.
+        unsafe { recovery::load(address, len as u8) }
     }
 }
 

@@ -40,6 +40,7 @@ mod order;
 mod pipes;
 mod processor;
 mod record;
+mod recovery;
 mod replay;
 mod reserve;
 pub mod same_epoch;
@@ -74,6 +75,7 @@ pub use record::{
     Follow, LearnedSites, LostEnd, Notice, OrderOf, RecordOptions, RecordSummary, Warn, record,
     this_machine,
 };
+pub use recovery::recovery;
 pub use replay::{
     Divergence, DivergenceKind, NewScheduler, Outcome, Output, Placement, Policy, ReplayOptions,
     recorded_processor, replay, replayable,

@@ -23,6 +23,7 @@
 //!   beside one (`records`);
 //! - fields in cache lines of their own, of which a short function moves one on and looks at another
 //!   (`padded`);
+//! - counters in cache lines of their own that a loop adds up (`shards`);
 //! - what a loop between two fences loads (`fenced`), and links of lists that carry a mark (`marked`);
 //! - bytes that are loaded only to be tested (`tested`);
 //! - what the debug information names as an atomic operation (`declared`);
@@ -74,6 +75,7 @@ use super::pauses::published;
 use super::polls::polls;
 use super::records::records;
 use super::released::released;
+use super::shards::shards;
 use super::tested::tested;
 use super::twice::{reads_others, twice};
 use super::unfolded::unfolded;
@@ -261,6 +263,7 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         sites.extend(
             records(code, &waits, around.pauses, &loops).into_iter().map(|at| code[at].ip()),
         );
+        sites.extend(shards(code, &loops).into_iter().map(|at| code[at].ip()));
         let links = fenced(code, &loops).into_iter().chain(marked(code, &loops));
         sites.extend(links.filter(|&at| accesses[at]).map(|at| code[at].ip()));
         sites.extend(walks(code, &locks, &loops).into_iter().map(|at| code[at].ip()));

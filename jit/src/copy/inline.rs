@@ -26,7 +26,6 @@
 
 use super::desc::{Desc, Kind};
 use super::state::{ThreadState, halves, leave, load_halves, store_halves, test_halves};
-use crate::memory::recovers;
 use refrain_vm::{LastMet, Met, OrderedAccess};
 use std::arch::naked_asm;
 use std::mem::offset_of;
@@ -241,7 +240,7 @@ macro_rules! recorded_load {
             // thread has met other memory there.)
             "3:",
             $read,
-            recovers!("3b", "2f"),
+            refrain_vm::recovers!("3b", "2f"),
             "cmp rcx, [rax + {value}]",
             "jne 2f",
             "mov rdx, [rax + {counter}]",

@@ -77,6 +77,7 @@ mod polls;
 mod records;
 mod released;
 mod rows;
+mod shards;
 mod state;
 mod tables;
 mod tested;

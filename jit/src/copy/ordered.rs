@@ -152,8 +152,11 @@ pub(super) fn is_store(instruction: &Instruction) -> bool {
 }
 
 /// Whether all that an instruction does with memory is to read its one explicit operand of at
-/// most eight bytes into or against registers.
+/// most eight bytes into or against registers, or onto the stack (an argument behind the sixth).
 pub(super) fn is_load(instruction: &Instruction) -> bool {
+    if is_push_of_memory(instruction) {
+        return instruction.memory_size() == MemorySize::UInt64;
+    }
     let operands = instruction.op_count();
     let kinds = || (0..operands).map(|index| instruction.op_kind(index));
     if operands < 2
@@ -170,6 +173,10 @@ pub(super) fn is_load(instruction: &Instruction) -> bool {
     // A conditional move reads in any case, whatever the information says.
     let reads = |access| matches!(access, OpAccess::Read | OpAccess::CondRead);
     held && memory_access(instruction).is_some_and(reads)
+}
+
+fn is_push_of_memory(instruction: &Instruction) -> bool {
+    instruction.mnemonic() == Mnemonic::Push && instruction.op0_kind() == OpKind::Memory
 }
 
 /// What an instruction with an explicit operand in memory does there, if that is all that it does
@@ -226,7 +233,9 @@ pub(super) fn compares(instruction: &Instruction) -> bool {
 /// Whether an instruction may write its first operand, and that is in memory.
 pub(super) fn writes_memory(instruction: &Instruction) -> bool {
     // Compilers fill gaps with a `nop` that has an operand.
-    let touches = !compares(instruction) && instruction.mnemonic() != Mnemonic::Nop;
+    let touches = !compares(instruction)
+        && instruction.mnemonic() != Mnemonic::Nop
+        && !is_push_of_memory(instruction);
     instruction.op0_kind() == OpKind::Memory && touches
 }
 

@@ -38,6 +38,8 @@ pub(super) struct CraneliftCpu {
     /// What an instruction accesses that is executed by itself, and the part of it.
     spans: Vec<Span>,
     part: Option<Part>,
+    /// Translated code has ended by a fault, so that the registers are nowhere.
+    has_faulted: bool,
     _signal_stack: Rc<SignalStack>,
 }
 
@@ -89,6 +91,7 @@ impl CraneliftCpu {
             _own_met: own_met,
             spans: Vec::new(),
             part: None,
+            has_faulted: false,
             steps: BTreeMap::new(),
             bodies: BTreeMap::new(),
             _signal_stack: signal_stack,
@@ -194,6 +197,7 @@ impl CraneliftCpu {
             return Some(Fault { signal: libc::SIGILL, address: context.rip });
         };
         self.steps.insert(key, thunk);
+        self.has_faulted = false;
         self.load(context);
         let frame = self.frame();
         frame.flags_in = context.rflags & !DF | 0x202;
@@ -281,6 +285,7 @@ impl Cpu for CraneliftCpu {
                 }
             }
         };
+        self.has_faulted = matches!(exit, Exit::Fault(_));
         self.store(context);
         if counts.is_some() {
             let left = self.frame().left;
@@ -290,6 +295,10 @@ impl Cpu for CraneliftCpu {
             (self.spans, self.part) = self.shared.spans(context);
         }
         exit
+    }
+
+    fn shows_registers(&self) -> bool {
+        !self.has_faulted
     }
 
     unsafe fn set_last_met(&mut self, met: *mut LastMet) {

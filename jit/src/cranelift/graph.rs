@@ -412,8 +412,11 @@ fn leaders(blocks: &[CodeBlock], table: &[Instruction], cuts: Cuts<'_>) -> Vec<u
     leaders
 }
 
-/// Whether an instruction with one memory operand writes it.
+/// Whether an instruction with one memory operand writes it. (`push` writes to the stack.)
 fn writes_memory(i: &Instruction) -> bool {
+    if i.mnemonic() == Mnemonic::Push {
+        return false;
+    }
     let mut factory = InstructionInfoFactory::new();
     let used = factory.info(i).used_memory();
     used.iter().any(|used| matches!(used.access(), OpAccess::Write | OpAccess::ReadWrite))

@@ -165,7 +165,8 @@ struct Watched {
     sites: BTreeSet<u64>,
     /// Where signals interrupted computations.
     places: BTreeSet<u64>,
-    /// Instructions that have accessed memory in common with other processes.
+    /// Instructions that have accessed memory in common with other processes, or have faulted while there
+    /// were several threads.
     alone: BTreeSet<u64>,
 }
 
@@ -183,7 +184,8 @@ fn watched_places(trace: &Trace, blocks: &[CodeBlock]) -> crate::Result<Watched>
             if event.interrupts() {
                 places.insert(event.pc);
             }
-            if event.kind() == EventKind::Common && event.nr == common::ACCESS {
+            let is_alone = [common::ACCESS, common::FAULT].contains(&event.nr);
+            if event.kind() == EventKind::Common && is_alone {
                 alone.insert(event.pc);
             }
             if every_access && event.kind().is_of_access() && event.pc != 0 {

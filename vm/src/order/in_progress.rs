@@ -20,6 +20,13 @@ pub(crate) struct Held {
     pub(super) seen: Option<u64>,
 }
 
+impl Held {
+    /// Whether its event is going to tell what it has found.
+    pub(crate) fn tells(&self) -> bool {
+        self.seen.is_some()
+    }
+}
+
 /// An instruction that a replaying thread executes while it has the turn.
 #[derive(Clone, Copy)]
 pub(crate) struct Performing {

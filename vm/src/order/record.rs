@@ -188,7 +188,7 @@ impl FastPathState {
 
     /// The instruction that the thread has the slot for has found this in its word. That may be another
     /// value than was there before: a store that is not watched does not wait for the slot.
-    fn found(&mut self, found: u64) {
+    pub(crate) fn found(&mut self, found: u64) {
         let Some(&Held { operand: (_, size), seen: Some(seen), .. }) = self.held.as_ref() else {
             return;
         };
@@ -259,6 +259,11 @@ impl GuestThread {
         if self.is_common(span) {
             return self.ordered_in_common(span);
         }
+        if !kind.is_any()
+            && let Some(flow) = self.fault_of_operand(address, size)
+        {
+            return Ok(flow);
+        }
         let fault = match kind {
             kind if kind.is_load() => self.ordered_load(address, size, kind),
             OrderedKind::ReadModifyWrite | OrderedKind::Store => self.operate(address, size, kind),
@@ -273,6 +278,7 @@ impl GuestThread {
             self.cpu.finds(self.context.rip).filter(|_| kind == OrderedKind::ReadModifyWrite);
         let held = self.begin_write(address, size, kind, finds.is_some());
         let fault = self.cpu.step(&mut self.context);
+        let fault = fault.and_then(|fault| self.confirm_by_step(fault));
         if fault.is_none() {
             self.fast_path.held = Some(held);
             finds.iter().for_each(|&register| self.fast_path.found(self.context.gpr[register]));

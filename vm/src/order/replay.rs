@@ -208,6 +208,10 @@ impl GuestThread {
             if self.is_common(Span { start: address, len: size.into(), write: false }) {
                 return self.execute_alone();
             }
+            if !self.await_operand(address, size)? {
+                let fault = self.cpu.step(&mut self.context);
+                return fault.map_or(Ok(()), |fault| self.fault(fault));
+            }
         }
         match kind {
             kind if kind.is_load() => self.load(address, size),
@@ -234,6 +238,7 @@ impl GuestThread {
         }
         self.await_word(&event, size)?;
         let fault = self.cpu.step(&mut self.context);
+        let fault = self.until_accessible_again(fault)?;
         if fault.is_none() {
             self.fast_path.meet_now((address, size));
         }
@@ -317,10 +322,6 @@ impl GuestThread {
 
     /// A watched load reads what it read in the recording.
     fn load(&mut self, address: u64, size: u8) -> Result<(), Halt> {
-        if self.fast_path.pages.operand(address, size).is_none() {
-            let fault = self.cpu.step(&mut self.context);
-            return fault.map_or(Ok(()), |fault| self.fault(fault));
-        }
         // Where the order of locks is decided anew, data have live values.
         let live = self.machine.gate.is_live() && !self.machine.synchronizing.contains(&address);
         if let Some(value) = self.fast_path.met_load(address, size) {

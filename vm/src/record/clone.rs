@@ -45,7 +45,7 @@ impl GuestThread {
             self.conclude(pending, -i64::from(libc::EAGAIN), Vec::new(), Effect::None);
             return Ok(());
         };
-        self.machine.count_if_threads_are_cancelled();
+        self.machine.count_if_threads_are_disturbed();
         // Not before there is one: a replay cannot know of an attempt.
         self.machine.engine.several_threads();
         let (child, log) = self.machine.add_thread(context.fs_base);

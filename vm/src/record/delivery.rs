@@ -10,7 +10,8 @@
 //! it had executed since its last system call. They are counted only from when the program has a
 //! handler for what may come at any time and something that sends it
 //! ([`Machine::count_if_needed`](super::machine::Machine::count_if_needed)), as counting is not
-//! free; a thread that has been computing since before that takes its first signal late. Where a thread
+//! free, or from the second thread on if it sends signals to threads; a thread that has been computing since
+//! before that takes its first signal late. Where a thread
 //! yields, which is no event, it takes a signal at once, and the event says how often it had yielded.
 
 use super::machine::{Stop, park_forever};
@@ -317,6 +318,8 @@ impl GuestThread {
 
     /// The guest has caused an exception: its handler runs, or it ends.
     pub(crate) fn fault(&mut self, fault: Fault) -> Flow {
+        let Some(fault) = self.confirm_by_step(fault) else { return Flow::Continue };
+        self.confirmed = false;
         let signal =
             Signal { number: fault.signal as u64, info: fault_info(fault.signal, fault.address) };
         if let Taken::Handle(handling) = self.machine.signals.take_fault(self.id, signal) {

@@ -117,6 +117,8 @@ pub(crate) struct Machine {
     counts: AtomicBool,
     /// The program calls `pthread_cancel`.
     cancels: AtomicBool,
+    /// The program calls functions that send a signal to a thread, or have a timer do so.
+    signals_threads: AtomicBool,
     /// How often the thread that takes signals was asked to pass on those that have come, …
     pub(super) asked_for_signals: AtomicU64,
     /// … and how often it has.
@@ -205,6 +207,7 @@ impl Machine {
             expects_signals: AtomicBool::new(false),
             counts: AtomicBool::new(false),
             cancels: AtomicBool::new(false),
+            signals_threads: AtomicBool::new(false),
             asked_for_signals: AtomicU64::new(0),
             passed_signals: AtomicU64::new(0),
             child: AtomicBool::new(false),
@@ -348,6 +351,9 @@ impl Machine {
         // A program, and no library: what some library might do is not worth counting for.
         if elf.interpreter.is_some() || !elf.needs_libraries {
             self.cancels.fetch_or(elf.calls("pthread_cancel"), Ordering::SeqCst);
+            let sends = ["pthread_kill", "pthread_sigqueue", "tgkill", "timer_create"];
+            let signals = sends.iter().any(|name| elf.calls(name));
+            self.signals_threads.fetch_or(signals, Ordering::SeqCst);
         }
         if elf.interpreter.is_some() {
             found.extend(hooks::by_name(hooks::ENTRY).map(|hook| (bias + elf.entry, hook)));
@@ -546,20 +552,30 @@ impl Machine {
     /// anywhere: they have handlers, and something that sends them. Most programs that have
     /// handlers only clean up in them when they are told to end.
     pub(crate) fn count_if_needed(&self) {
-        let expected = self.expects_signals.load(Ordering::SeqCst);
-        if expected && !self.counts() && self.signals.some_come_at_any_time() {
-            self.engine.count_from_now_on();
-            self.counts.store(true, Ordering::SeqCst);
+        let sent = self.expects_signals.load(Ordering::SeqCst);
+        let sent_to_threads = || self.threads().all.len() > 1 && self.are_threads_signalled();
+        if !self.counts() && (sent && self.signals.some_come_at_any_time() || sent_to_threads()) {
+            self.count_from_now_on();
         }
     }
 
-    /// Has them counted from the program's second thread on if the program cancels threads: one that
-    /// computes and looks from time to time whether it has been cancelled has no events.
-    pub(crate) fn count_if_threads_are_cancelled(&self) {
-        if self.cancels.load(Ordering::SeqCst) && !self.counts() {
-            self.engine.count_from_now_on();
-            self.counts.store(true, Ordering::SeqCst);
+    /// Has them counted from the program's second thread on if the program cancels threads, or sends them
+    /// signals that it handles: one that computes, and looks from time to time whether it has been
+    /// cancelled, or waits for its handler to change a word, has no events.
+    pub(crate) fn count_if_threads_are_disturbed(&self) {
+        let are_cancelled = self.cancels.load(Ordering::SeqCst);
+        if !self.counts() && (are_cancelled || self.are_threads_signalled()) {
+            self.count_from_now_on();
         }
+    }
+
+    fn are_threads_signalled(&self) -> bool {
+        self.signals_threads.load(Ordering::SeqCst) && self.signals.some_come_from_threads()
+    }
+
+    fn count_from_now_on(&self) {
+        self.engine.count_from_now_on();
+        self.counts.store(true, Ordering::SeqCst);
     }
 
     /// Whether instructions that a thread executes from here on are counted.

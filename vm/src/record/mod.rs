@@ -17,6 +17,7 @@ mod descriptors;
 mod endings;
 mod execute;
 pub(crate) mod fast_path;
+mod faults;
 pub(crate) mod files;
 mod itself;
 mod limits;

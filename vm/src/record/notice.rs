@@ -18,6 +18,8 @@ pub enum Notice {
     ForbiddenCode,
     /// It made a call that the host has, and the guest has not.
     Withheld(&'static str),
+    /// It wanted a child process in namespaces of its own, and was told that it may not.
+    Namespaces,
     /// It made a call of which is recorded what its number says, and no more.
     Undescribed(&'static str),
     /// A signal has come from outside, and the thread that should handle it has no events.
@@ -57,6 +59,10 @@ impl fmt::Display for Notice {
                     "the program asked for {name}, which refrain cannot record; it was told that \
                      the system does not have it"
                 );
+            }
+            Notice::Namespaces => {
+                "the program wanted to start a process in namespaces of its own, and was told that it \
+                 may not (EPERM), as in a container"
             }
             Notice::Undescribed(name) => {
                 return write!(

@@ -35,6 +35,15 @@ const PROCESS: u64 = (libc::CLONE_VM
     | libc::CLONE_CHILD_SETTID
     | libc::CLONE_CHILD_CLEARTID) as u64;
 
+/// Flags of `clone` for a child process in namespaces of its own.
+const NAMESPACES: u64 = (libc::CLONE_NEWNS
+    | libc::CLONE_NEWCGROUP
+    | libc::CLONE_NEWUTS
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUSER
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNET) as u64;
+
 /// Where a thread finds itself after the process was split.
 enum Forked {
     /// In the parent of this process; what a child that is waited for says comes through the pipe.
@@ -52,6 +61,13 @@ impl GuestThread {
             _ => [0; 6],
         };
         let waits = has(flags, libc::CLONE_VFORK);
+        if flags & NAMESPACES != 0 {
+            // A child of `fork` has none, since the recorder's library must know of the child. Programs
+            // that isolate themselves go on without, as in a container.
+            self.machine.notice(Notice::Namespaces);
+            self.answer(pending, -i64::from(libc::EPERM));
+            return Ok(());
+        }
         if flags & !0xff & !PROCESS != 0 || has(flags, libc::CLONE_VM) != waits {
             let why = format!("of a process with the flags {flags:#x} is not supported");
             return Err(self.refuse(&pending, &why));

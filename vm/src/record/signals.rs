@@ -547,6 +547,20 @@ impl Signals {
         state.actions.iter().any(|(&signal, action)| Self::comes_at_any_time(signal, action))
     }
 
+    /// Whether there is a handler of what threads send each other, and terminals, shells and the kernel do
+    /// not.
+    pub(crate) fn some_come_from_threads(&self) -> bool {
+        use libc::*;
+        const OTHERS: [i32; 11] = [
+            SIGHUP, SIGINT, SIGQUIT, SIGPIPE, SIGTERM, SIGCHLD, SIGCONT, SIGTSTP, SIGTTIN, SIGTTOU,
+            SIGWINCH,
+        ];
+        let state = self.lock();
+        state.actions.iter().any(|(&signal, action)| {
+            Self::comes_at_any_time(signal, action) && !OTHERS.contains(&(signal as i32))
+        })
+    }
+
     /// Signals that are ignored, for a program that is about to be executed.
     pub(crate) fn ignored(&self) -> Vec<i32> {
         let state = self.lock();

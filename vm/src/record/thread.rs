@@ -81,6 +81,8 @@ pub(crate) struct GuestThread {
     pub(crate) entries: Vec<Context>,
     /// Frames of handlers that interrupted bodies of library functions.
     pub(crate) handlers_in_bodies: Vec<u64>,
+    /// The fault that the thread is in has its event already.
+    pub(crate) confirmed: bool,
     /// No handler may interrupt the body that runs now.
     pub(crate) handlers_wait: bool,
     /// When the last of them returned: the event that it interrupted goes on from there.
@@ -181,6 +183,7 @@ fn run_thread(machine: Arc<Machine>, birth: Birth, cpu: Box<dyn RecordingCpu>) {
         body_stack: BodyStack::default(),
         entries: Vec::new(),
         handlers_in_bodies: Vec::new(),
+        confirmed: false,
         handlers_wait: false,
         handlers_until: 0,
         fast_path: AtAddress::new(FastPathState::default()),
@@ -234,8 +237,19 @@ impl GuestThread {
             let exit = self.cpu.run(&mut self.context, Mode::Observed);
             (self.after_event, self.interrupted) = (false, false);
             let begins_count = exit.begins_count(&self.context);
+            let exit = match exit {
+                // Nobody else comes to the word before the instruction has been executed.
+                Exit::Fault(fault) if self.fast_path.held.is_some() => {
+                    self.confirm_in_line(fault).map(Exit::Fault)
+                }
+                exit => Some(exit),
+            };
             // An instruction in line that faults is over, too.
             self.fast_path.release();
+            let Some(exit) = exit else {
+                self.take_signals();
+                continue;
+            };
             let flow = match exit {
                 Exit::Syscall => self.syscall()?,
                 Exit::Hook => self.hook()?,

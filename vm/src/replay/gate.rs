@@ -71,6 +71,9 @@ pub(crate) enum Condition {
     Past { time: u64 },
     /// So many events of areas are done ([`refrain_trace::common::AREAS`]).
     Areas { count: u64 },
+    /// So many changes of the address space are done. Need not come true: the thread has another way to go
+    /// on, if no other thread can.
+    Changed { count: u64 },
 }
 
 impl Condition {
@@ -251,6 +254,11 @@ impl Gate {
     /// So many events of areas are done.
     pub(crate) fn areas_done(&self, count: u64) {
         self.areas.fetch_max(count, Ordering::SeqCst);
+    }
+
+    /// How many tickets of a slot are done.
+    pub(crate) fn done(&self, slot: usize) -> u64 {
+        self.done[slot].load(Ordering::SeqCst)
     }
 
     /// How many threads do not wait.
@@ -487,10 +495,12 @@ impl Gate {
             && !self.anew.as_ref().is_some_and(|anew| self.give_way(anew, &asleep))
     }
 
-    /// Lets the earliest of the loads go on that only wait for a store that may be missing.
+    /// Lets the earliest of the loads go on that only wait for a store that may be missing. If there is
+    /// none, a thread that only waits for a change of the address space.
     fn excuse_earliest(&self, asleep: &[(ThreadId, Condition)]) -> bool {
         let loads = asleep.iter().filter_map(|&(thread, condition)| match condition {
             Condition::Caught { time, .. } => Some((time, thread)),
+            Condition::Changed { .. } => Some((u64::MAX, thread)),
             _ => None,
         });
         let Some((_, thread)) = loads.min() else {
@@ -551,6 +561,7 @@ impl Gate {
                 .as_ref()
                 .is_some_and(|anew| anew.news[thread.index()].load(Ordering::SeqCst) != 0),
             Condition::Past { time } => self.arrivals.all_past(thread, time),
+            Condition::Changed { count } => self.done(order::MEMORY_SLOT) >= count,
             Condition::Areas { count } => self.areas.load(Ordering::SeqCst) >= count,
             Condition::Ended { thread } => self
                 .anew

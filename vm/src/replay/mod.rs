@@ -13,6 +13,7 @@ mod calls;
 mod circles;
 mod common;
 pub(crate) mod fast_path;
+mod faults;
 pub(crate) mod gate;
 mod grants;
 mod machine;

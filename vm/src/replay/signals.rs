@@ -148,6 +148,8 @@ impl GuestThread {
 
     /// The guest has caused an exception, as it did in the recording.
     pub(crate) fn fault(&mut self, fault: Fault) -> Result<(), Halt> {
+        let Some(fault) = self.until_accessible(fault)? else { return Ok(()) };
+        self.place_of_fault(&fault)?;
         let actual = format!(
             "signal {} for address {:#x} at {:#x}",
             fault.signal, fault.address, self.context.rip

@@ -234,8 +234,19 @@ impl GuestThread {
             let exit = self.cpu.run(&mut self.context, Mode::Observed);
             self.report_accesses();
             let begins_count = exit.begins_count(&self.context);
+            let exit = match exit {
+                // Nobody else comes to the word before the instruction has been executed.
+                Exit::Fault(fault) if self.fast_path.performing.is_some() => {
+                    self.until_accessible(fault)?.map(Exit::Fault)
+                }
+                exit => Some(exit),
+            };
             // An instruction in line that faults is over, too.
             self.fast_path.finish();
+            let Some(exit) = exit else {
+                self.take_signals()?;
+                continue;
+            };
             let result = match exit {
                 Exit::Syscall => {
                     let done = self.read_common().and_then(|()| self.syscall());
@@ -282,6 +293,9 @@ impl GuestThread {
     fn nowhere(&mut self) -> Result<(), Halt> {
         self.events_before()?;
         let pc = self.context.rip;
+        if let Some(fault) = self.recorded_fault(pc)? {
+            return self.fault(fault);
+        }
         let faulted = self.cursor.peek()?.filter(|event| {
             let ended = matches!(event.kind(), EventKind::Signal | EventKind::Killed);
             ended && event.nr == delivery::FAULT && event.pc == pc

@@ -167,7 +167,7 @@ fn what_is_no_candidate() {
     let (guest, engine) = function(ordering(), |a| {
         a.mov(rax, qword_ptr(rsp)).unwrap();
         a.mov(rax, qword_ptr(rsi).fs()).unwrap();
-        a.push(qword_ptr(rdi)).unwrap();
+        a.push(rdi).unwrap();
         a.pop(rax).unwrap();
         a.mov(qword_ptr(rdi), rax).unwrap();
         a.add(qword_ptr(rdi), 1).unwrap();
@@ -295,6 +295,38 @@ fn forms_with_given_values() {
     assert_eq!(step(|a| a.cmovc(rcx, qword_ptr(rcx)).unwrap(), 5).gpr[reg::RCX], 5);
     assert_eq!(step(|a| a.imul_3(rcx, qword_ptr(rcx), 3).unwrap(), 5).gpr[reg::RCX], 15);
     assert_eq!(step(|a| a.cmp(qword_ptr(rcx), 5).unwrap(), 5).rflags & 0x41, 0x40);
+}
+
+/// Arguments behind the sixth are pushed straight from memory.
+#[test]
+fn pushes_of_memory_are_loads() {
+    let code = Guest::new();
+    let recorded = [0, 2, 6].map(|offset| code.code + LOADS + offset);
+    let watched = Some(Arc::new(recorded.into_iter().collect()));
+    code.assemble_at(code.code + LOADS, |a| {
+        a.push(qword_ptr(rdi)).unwrap();
+        // The address is that before the push.
+        a.push(qword_ptr(rsp)).unwrap();
+        a.inc(r8).unwrap();
+        a.push(rdi).unwrap();
+        a.syscall().unwrap();
+    });
+    let engine = engine(EngineConfig { watched, count: Count::Instructions, ..ordering() });
+    engine.functions(&[code.code], &[], &[], false, None);
+    engine.several_threads();
+    let mut cpu = engine.attach().unwrap();
+    let mut context = context_for_loads(&code);
+    let stack = context.gpr[reg::RSP];
+    let at = |address| Exit::Ordered { address, size: 8, kind: OrderedKind::Load };
+    assert_eq!(cpu.run(&mut context, Mode::Observed), at(code.data + 0x100));
+    assert_eq!(cpu.step_load(&mut context, 55), None);
+    assert_eq!((context.gpr[reg::RSP], code.read(stack - 8)), (stack - 8, 55));
+    assert_eq!(cpu.run(&mut context, Mode::Observed), at(stack - 8));
+    assert_eq!(cpu.step_load(&mut context, 66), None);
+    assert_eq!((context.gpr[reg::RSP], code.read(stack - 16)), (stack - 16, 66));
+    assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall);
+    assert_eq!(code.read(stack - 24), code.data + 0x100);
+    assert_eq!(context.retired, 5);
 }
 
 /// What follows a call that does not return need not be code, and is not kept.

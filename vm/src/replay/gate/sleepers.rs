@@ -16,7 +16,7 @@ use super::sync::{Mutex, MutexGuard};
 use super::thread::{self, Thread};
 use super::{Condition, locked};
 use crossbeam::utils::CachePadded;
-use refrain_trace::ThreadId;
+use refrain_trace::{ThreadId, order};
 
 /// Counters of sleepers by slot. Slots share them, at the price of a look at sleepers in vain.
 const COUNTERS: usize = 256;
@@ -57,6 +57,7 @@ impl Condition {
             Condition::Value { .. } | Condition::Bits { .. } | Condition::Caught { .. } => {
                 Some(MEMORY)
             }
+            Condition::Changed { .. } => Some(order::MEMORY_SLOT % COUNTERS),
             _ => self.place().map(|(slot, _)| slot % COUNTERS),
         }
     }
