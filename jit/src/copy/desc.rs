@@ -293,7 +293,7 @@ impl Arena {
 
     /// All of them.
     pub(super) fn all(&self) -> &[Desc] {
-        // SAFETY: `keep` has written so many, or `leave_room` has left them zero, which is a descriptor of
+        // SAFETY: `keep` has written so many, or `leave_place` has left them zero, which is a descriptor of
         // kind `Kept`; nobody changes them as long as there is a reference to the arena (`new`, `forget`).
         unsafe { std::slice::from_raw_parts(self.range.start as *const Desc, self.len) }
     }
