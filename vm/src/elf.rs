@@ -117,6 +117,12 @@ pub(crate) struct Elf {
 }
 
 impl Elf {
+    /// Bytes of its code.
+    pub(crate) fn code_len(&self) -> u64 {
+        let code = self.segments.iter().filter(|segment| segment.prot & libc::PROT_EXEC != 0);
+        code.map(|segment| segment.mem_size).sum()
+    }
+
     /// Reads `path`, and says in words of the user's why it is no program for this machine.
     pub(crate) fn read(path: &Path) -> Result<Elf> {
         let data = fs::read(path).map_err(|e| match e.kind() {

@@ -48,6 +48,11 @@ pub(crate) enum Stop {
     CannotWrite,
 }
 
+/// Code of a program that is looked at for whether it sends its threads signals while they compute: larger
+/// ones are servers and runtimes, whose threads seldom compute for long without an event, and where counting
+/// instructions takes its time (mariadbd 12 times as long).
+const SMALL_PROGRAM: u64 = 1 << 20;
+
 /// The recorder's state beyond single threads.
 pub(crate) struct Machine {
     pub(crate) engine: Arc<dyn RecordingEngine>,
@@ -117,7 +122,7 @@ pub(crate) struct Machine {
     counts: AtomicBool,
     /// The program calls `pthread_cancel`.
     cancels: AtomicBool,
-    /// The program calls functions that send a signal to a thread, or have a timer do so.
+    /// The program is small, and calls functions that send a signal to a thread, or have a timer do so.
     signals_threads: AtomicBool,
     /// How often the thread that takes signals was asked to pass on those that have come, …
     pub(super) asked_for_signals: AtomicU64,
@@ -352,7 +357,8 @@ impl Machine {
         if elf.interpreter.is_some() || !elf.needs_libraries {
             self.cancels.fetch_or(elf.calls("pthread_cancel"), Ordering::SeqCst);
             let sends = ["pthread_kill", "pthread_sigqueue", "tgkill", "timer_create"];
-            let signals = sends.iter().any(|name| elf.calls(name));
+            let signals =
+                elf.code_len() <= SMALL_PROGRAM && sends.iter().any(|name| elf.calls(name));
             self.signals_threads.fetch_or(signals, Ordering::SeqCst);
         }
         if elf.interpreter.is_some() {
