@@ -139,8 +139,14 @@ impl Translator {
     }
 
     fn journal(&mut self) -> Option<&mut Journal> {
-        let persistent = self.persistent.as_mut().filter(|persistent| persistent.end.is_none());
-        persistent.map(|persistent| &mut persistent.journal)
+        let end = self.hot_end();
+        let persistent = self.persistent.as_mut().filter(|persistent| persistent.end.is_none())?;
+        if end - persistent.first.hot > MOST {
+            // It would not be kept.
+            persistent.journal = Journal::default();
+            return None;
+        }
+        Some(&mut persistent.journal)
     }
 
     /// What translations depend on at this moment, besides the code that they are made from; none if

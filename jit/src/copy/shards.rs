@@ -81,9 +81,9 @@ fn step(i: &Instruction) -> Option<(Register, u64)> {
     let adds = matches!(i.code(), Code::Add_rm64_imm8 | Code::Add_rm64_imm32 | Code::Add_RAX_imm32);
     let subtracts =
         matches!(i.code(), Code::Sub_rm64_imm8 | Code::Sub_rm64_imm32 | Code::Sub_RAX_imm32);
-    let by = (i.op_count() == 2).then(|| (i.immediate(1) as i64).unsigned_abs());
     let is_step = (adds || subtracts) && i.op0_kind() == OpKind::Register;
-    by.filter(|&by| is_step && by >= LINE).map(|by| (i.op0_register(), by))
+    let by = is_step.then(|| (i.immediate(1) as i64).unsigned_abs());
+    by.filter(|&by| by >= LINE).map(|by| (i.op0_register(), by))
 }
 
 #[cfg(test)]

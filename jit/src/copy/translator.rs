@@ -604,6 +604,11 @@ impl Translator {
         self.pending_returns = returns;
     }
 
+    /// Where the next block comes.
+    pub(super) fn hot_end(&self) -> u64 {
+        self.hot_next
+    }
+
     /// How far translations reach.
     pub(super) fn extent(&self) -> Extent {
         let (chunk, cold) = (self.cold_chunk, self.cold_next);

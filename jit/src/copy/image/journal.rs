@@ -86,12 +86,7 @@ impl Bits {
 impl Journal {
     /// A translation for `pc` begins. What was noted of one that failed does not count.
     pub(in crate::copy) fn begin(&mut self, pc: u64, phase: Option<u64>) {
-        let Commit { rows, links, jumps, code, .. } =
-            self.commits.last().copied().unwrap_or_default();
-        self.rows.truncate(rows);
-        self.links.truncate(links);
-        self.jumps.truncate(jumps);
-        self.code.truncate(code);
+        self.take_back();
         self.owner = phase.filter(|_| pc < REACH).map(|phase| {
             let last = self.phases.len().checked_sub(1).filter(|&last| self.phases[last] == phase);
             let place = last.unwrap_or_else(|| {
@@ -102,11 +97,24 @@ impl Journal {
         });
     }
 
+    /// Forgets what was noted since the last commit.
+    fn take_back(&mut self) {
+        let Commit { rows, links, jumps, code, .. } =
+            self.commits.last().copied().unwrap_or_default();
+        self.rows.truncate(rows);
+        self.links.truncate(links);
+        self.jumps.truncate(jumps);
+        self.code.truncate(code);
+    }
+
     pub(in crate::copy) fn leave_out(&mut self) {
         self.owner = None;
     }
 
     pub(in crate::copy) fn commit(&mut self, start: u64) {
+        if self.owner.is_none() {
+            self.take_back();
+        }
         self.commits.push(Commit {
             start: start as u32,
             owner: self.owner,
