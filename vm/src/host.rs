@@ -546,7 +546,8 @@ impl Guest {
     /// The calling thread's guest has accessed it.
     #[inline]
     pub(crate) unsafe fn accessed(&self, address: u64, size: u8) -> Option<u64> {
-        // SAFETY: the caller's; an engine has executed the access.
+        // SAFETY: the guest has accessed the address (the caller), so it is the guest's; and since an
+        // engine has executed that access, there is one that handles exceptions.
         unsafe { crate::recovery::load(address, size) }
     }
 

@@ -107,7 +107,7 @@ pub(super) struct Operand {
     pub(super) found: Option<u8>,
 }
 
-/// What [`Operand::bits`] has the kinds as.
+/// The kinds of operands that are kept, by their numbers in [`Operand::bits`].
 const KINDS: [OrderedKind; 5] = [
     OrderedKind::ReadModifyWrite,
     OrderedKind::Load,
@@ -222,7 +222,8 @@ impl Desc {
         Some([kind, field, u32::try_from(pc).ok()?, rest])
     }
 
-    /// The reverse of [`Self::row`]; other numbers are a descriptor that no code has.
+    /// The descriptor that [`Self::row`] has made these numbers of. Others give one that no translated code
+    /// refers to.
     pub(super) fn of_row([kind, field, pc, rest]: [u32; 4]) -> Desc {
         let byte = kind >> 8;
         let go_on = if kind & 0xff == 10 { field.into() } else { 0 };
@@ -262,8 +263,6 @@ pub(super) struct Arena {
     len: usize,
     /// Where the memory ends that the system has been asked for.
     ready: u64,
-    /// There was one that is not kept for later recordings.
-    odd: bool,
 }
 
 impl Arena {
@@ -278,7 +277,7 @@ impl Arena {
     /// that nobody else uses.
     pub(super) unsafe fn new(range: Range<u64>) -> Arena {
         let ready = range.start;
-        Arena { range, len: 0, ready, odd: false }
+        Arena { range, len: 0, ready }
     }
 
     /// Whether so many more can be kept.
@@ -311,13 +310,7 @@ impl Arena {
         // there are, and aligned as the range is: the size is a multiple of the alignment.
         unsafe { (address as *mut Desc).write(desc) };
         self.len += 1;
-        self.odd |= desc.row().is_none();
         address
-    }
-
-    /// Whether there was one since the last call that is not kept for later recordings.
-    pub(super) fn had_odd_ones(&mut self) -> bool {
-        std::mem::take(&mut self.odd)
     }
 
     /// Leaves the next place to one of kind [`Kind::Kept`], as long as nothing was kept here before.

@@ -143,7 +143,8 @@ impl FaultMap {
         (blocks.collect(), marks.iter().map(Mark::row).collect())
     }
 
-    /// Has these [rows](Self::rows) in front, of blocks below `end`.
+    /// Takes in the map of an earlier recording, in [numbers](Self::rows). Its blocks lie below `end`, and
+    /// all that are added lie behind.
     pub(super) fn take(&mut self, end: u64, [blocks, marks]: [FilePart; 2]) {
         self.taken = Some(Box::new(Taken { end, blocks, marks, map: OnceCell::new() }));
     }

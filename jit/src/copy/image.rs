@@ -1,7 +1,7 @@
 //! What is kept, as bytes: numbers of 32 bits, in sections, with a checksum.
 //!
-//! What belongs to a unit lies side by side, and code is as it is executed: the jumps within a unit lead
-//! to its blocks, and all others to their exits.
+//! The rows, links and needs of a unit each lie side by side. Translated code can be executed as it stands in
+//! the file: a jump to a block of its own unit leads there, and every other one to its exit.
 
 mod contents;
 mod journal;
@@ -36,7 +36,7 @@ const REGION: u32 = 64 << 10;
 /// Regions that there may be.
 const REGIONS: u32 = (REACH / REGION as u64) as u32;
 
-/// Which section is which. The first two are the code.
+/// The sections, in their order in the file. Before these come the two of translated code.
 #[derive(Clone, Copy)]
 enum Section {
     /// Four numbers each ([`Desc::row`]).
@@ -87,6 +87,8 @@ pub(super) struct Persistent {
     pub(super) key: u64,
     /// Where translations begin: behind what each engine has.
     pub(super) first: Extent,
+    /// Descriptors that there were when the translation under way began.
+    pub(super) begun: usize,
     /// Where those end that may be kept, if that is certain.
     pub(super) end: Option<Extent>,
 }

@@ -8,8 +8,7 @@
 
 use crate::memory::read_instruction;
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
-use refrain_trace::fixed::{FixedHasher, FixedSet};
-use std::hash::{Hash, Hasher};
+use refrain_trace::fixed::{FixedSet, digest};
 
 /// What was learned.
 #[derive(Default)]
@@ -28,12 +27,10 @@ impl Learned {
     pub(super) fn add(&mut self, sites: &[u64]) {
         self.sites.extend(sites);
         self.unread.extend(sites);
-        let mut hasher = FixedHasher::default();
-        (self.digest, sites).hash(&mut hasher);
-        self.digest = hasher.finish();
+        self.digest = digest(&(self.digest, sites));
     }
 
-    /// Tells other sites from these.
+    /// Tells these sites from others.
     pub(super) fn digest(&self) -> u64 {
         self.digest
     }

@@ -35,10 +35,9 @@ use super::image::{
 use super::tables::Use;
 use super::translator::Translator;
 use crate::memory::read_guest;
-use refrain_trace::fixed::FixedHasher;
+use refrain_trace::fixed::digest;
 use refrain_vm::layout::PAGE;
 use std::fs::File;
-use std::hash::{Hash, Hasher};
 
 /// Translated code that is kept at most.
 const MOST: u64 = 24 << 20;
@@ -48,16 +47,14 @@ const LEAST: u64 = 4 << 10;
 const SHARE: u64 = 8;
 
 impl Translator {
-    /// From now on translations are noted to be kept. `build` tells this build from others; `kept` is
-    /// what an earlier recording has kept, if anything.
+    /// Begins to note translations for later recordings, and goes by those that an earlier recording has
+    /// kept in a file, if there is one. `build` tells this build of the engine from others.
     pub(super) fn keep_code(&mut self, build: u64, kept: Option<&File>) {
         let is_new = self.faults.lengths() == [0, 0] && self.persistent.is_none();
         if !is_new || !self.records() || self.several || self.returns.is_none() {
             return;
         }
-        let mut hasher = FixedHasher::default();
-        (build, format!("{:?}", self.config)).hash(&mut hasher);
-        let key = hasher.finish();
+        let key = digest(&(build, format!("{:?}", self.config)));
         let first = self.extent();
         let image = kept.and_then(|file| {
             Image::read(file, key, self.code(), first, |end, parts| self.read_code(end, parts))
@@ -66,7 +63,9 @@ impl Translator {
             self.take(image);
         }
         let journal = Journal::default();
-        self.persistent = Some(Box::new(Persistent { journal, image, key, first, end: None }));
+        let begun = self.arena.len();
+        self.persistent =
+            Some(Box::new(Persistent { journal, image, key, first, begun, end: None }));
     }
 
     /// Reads code to where it was, if there is room for its descriptors; says what its checksums are.
@@ -120,8 +119,8 @@ impl Translator {
             memory: self.code(),
             first: persistent.first,
             end,
-            hot: self.written(persistent.first.hot..end.hot),
-            cold: self.written(end.chunk..self.code().end),
+            hot: self.memory.read(persistent.first.hot..end.hot),
+            cold: self.memory.read(end.chunk..self.code().end),
             descriptors: descriptors.collect(),
             faults: self.faults.rows(end.faults),
             tables: armed.map(|(which, variant)| [which as u32, variant as u32]).collect(),
@@ -139,7 +138,7 @@ impl Translator {
     }
 
     fn journal(&mut self) -> Option<&mut Journal> {
-        let end = self.hot_end();
+        let end = self.extent().hot;
         let persistent = self.persistent.as_mut().filter(|persistent| persistent.end.is_none())?;
         if end - persistent.first.hot > MOST {
             // It would not be kept.
@@ -155,24 +154,24 @@ impl Translator {
         if !self.several {
             return Some(0);
         }
-        let mut hasher = FixedHasher::default();
-        (self.functions.surroundings()?, self.learned.digest()).hash(&mut hasher);
-        Some(hasher.finish())
+        Some(digest(&(self.functions.surroundings()?, self.learned.digest())))
     }
 
     /// A translation for `pc` begins: what was noted of one that failed does not count.
     pub(super) fn note_begin(&mut self, pc: u64) {
         if self.persistent.is_some() {
-            let phase = self.phase();
+            let (phase, begun) = (self.phase(), self.arena.len());
             if let Some(journal) = self.journal() {
                 journal.begin(pc, phase);
             }
+            self.persistent.iter_mut().for_each(|persistent| persistent.begun = begun);
         }
     }
 
     /// The translation is in its place, from `start` on.
     pub(super) fn note_commit(&mut self, start: u64) {
-        if self.arena.had_odd_ones() {
+        let Some(persistent) = &self.persistent else { return };
+        if self.arena.all()[persistent.begun..].iter().any(|desc| desc.row().is_none()) {
             self.note_unkept();
         }
         if let Some(journal) = self.journal() {
@@ -271,7 +270,7 @@ impl Translator {
         )
     }
 
-    /// Does for a unit what its translation would have done at its end.
+    /// Makes the blocks, entries and jumps of a unit known, as a translation does at its end.
     fn make_known(&mut self, image: &Image, unit: usize) {
         for Row { what, pc, variant, place, code, loads } in image.rows(unit) {
             match what {

@@ -16,7 +16,8 @@ const LINE: u64 = 64;
 /// Cache lines from one record to the next, at most.
 const LINES: u64 = 4;
 
-/// Indices of the loads of such counters, in a function's `code`, whose loops are `loops`.
+/// Finds the loads by which a function adds up such counters; returns their indices in its `code`. `loops`
+/// are the function's.
 pub(super) fn shards(code: &[Instruction], loops: &[Loop]) -> Vec<usize> {
     loops.iter().flat_map(|body| of_loop(code, body)).collect()
 }

@@ -124,7 +124,7 @@ pub(super) struct Translator {
     pub(super) next: Vec<Following>,
     /// Calls whose stubs are still to be emitted.
     pub(super) calls: Vec<PendingCall>,
-    memory: CodeMemory,
+    pub(super) memory: CodeMemory,
     pub(super) arena: Arena,
     /// The block or stub under construction.
     pub(super) hot: Code,
@@ -604,11 +604,6 @@ impl Translator {
         self.pending_returns = returns;
     }
 
-    /// Where the next block comes.
-    pub(super) fn hot_end(&self) -> u64 {
-        self.hot_next
-    }
-
     /// How far translations reach.
     pub(super) fn extent(&self) -> Extent {
         let (chunk, cold) = (self.cold_chunk, self.cold_next);
@@ -637,11 +632,6 @@ impl Translator {
         self.cold_chunk = end.chunk;
         self.cold_next = end.cold;
         self.cold_end = end.chunk + CHUNK;
-    }
-
-    /// Translated code as it is at this moment.
-    pub(super) fn written(&self, range: Range<u64>) -> Vec<u8> {
-        self.memory.read(range)
     }
 
     /// Forgets every block. Threads that execute old code leave it at the end of a block; its

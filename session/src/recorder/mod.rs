@@ -19,7 +19,7 @@ use crate::runtimes;
 use crate::sites::{self, Profile};
 use crate::trace_file::{Named, NewTrace};
 use program::find;
-use refrain_trace::fixed::FixedHasher;
+use refrain_trace::fixed::digest;
 use refrain_trace::{Ending, Order};
 use refrain_vm::{
     Command, EngineConfig, Follow, Level, Notice, OrderOf, Processor, RecordOptions, RecordSummary,
@@ -28,7 +28,6 @@ use serde::{Deserialize, Serialize};
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
-use std::hash::{Hash, Hasher};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -215,10 +214,8 @@ pub fn record(
 /// What tells this build of the command from others: its file, and when that was changed.
 fn own_build() -> Option<u64> {
     let file = std::fs::metadata("/proc/self/exe").ok()?;
-    let mut hasher = FixedHasher::default();
-    (file.dev(), file.ino(), file.size()).hash(&mut hasher);
-    (file.mtime(), file.mtime_nsec(), file.ctime(), file.ctime_nsec()).hash(&mut hasher);
-    Some(hasher.finish())
+    let changed = (file.mtime(), file.mtime_nsec(), file.ctime(), file.ctime_nsec());
+    Some(digest(&(file.dev(), file.ino(), file.size(), changed)))
 }
 
 fn recorded(summary: RecordSummary, wanted: &Path, named: Option<&Named>) -> Recorded {

@@ -116,8 +116,8 @@ impl<W: Write> Writer<W> {
         written
     }
 
-    /// Writes pages of several blobs, likewise, packed on all processors: for who has nothing else to do
-    /// meanwhile. `read` is also given the place of the blob among `all`.
+    /// The same for several blobs. All processors pack the pages, so this is for a time when nobody else
+    /// needs a processor. `read` is also given the place of the blob among `all`.
     pub fn pages_of_all(
         &mut self,
         all: &[(BlobId, &[PageRun])],

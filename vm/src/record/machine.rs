@@ -565,9 +565,9 @@ impl Machine {
         }
     }
 
-    /// Has them counted from the program's second thread on if the program cancels threads, or sends them
-    /// signals that it handles: one that computes, and looks from time to time whether it has been
-    /// cancelled, or waits for its handler to change a word, has no events.
+    /// Has instructions counted from the program's second thread on if the program cancels threads, or sends
+    /// them signals that it handles. A thread may be computing then and have no events: it looks from time to
+    /// time whether it has been cancelled, or waits for its handler to change a word.
     pub(crate) fn count_if_threads_are_disturbed(&self) {
         let are_cancelled = self.cancels.load(Ordering::SeqCst);
         if !self.counts() && (are_cancelled || self.are_threads_signalled()) {

@@ -9,9 +9,9 @@
 //! is looked up or kept any more.
 
 use crate::copy::idioms::Idioms;
-use refrain_trace::fixed::{FixedHasher, FixedMap};
+use refrain_trace::fixed::{FixedMap, digest};
 use refrain_vm::{Finding, Recall};
-use std::hash::{Hash, Hasher};
+use std::hash::Hash;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -137,13 +137,6 @@ impl Known {
         kept.sort_unstable_by_key(|it| (it.around, it.start));
         Some(kept)
     }
-}
-
-/// A digest that is the same in every process.
-fn digest(of: &impl Hash) -> u64 {
-    let mut hasher = FixedHasher::default();
-    of.hash(&mut hasher);
-    hasher.finish()
 }
 
 #[cfg(test)]
