@@ -451,6 +451,9 @@ pub(crate) mod tests {
         let text = render(&report, style);
         assert!(!text.contains("\n   3  "), "{text}");
         assert!(text.contains("1 more row costs less than a thousandth"), "{text}");
+        let ranked_by = Basis::RecordedWaiting;
+        let unbelieved = render(&Report { ranked_by, ..report.clone() }, style);
+        assert!(unbelieved.contains("\n   3  "), "{unbelieved}");
         let detailed = render(&Report { details: true, ..report.clone() }, style);
         assert!(detailed.contains("\n   3  "), "{detailed}");
         report.groups.drain(..2);

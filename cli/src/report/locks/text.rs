@@ -74,13 +74,16 @@ pub(crate) fn render(report: &Report, style: Style) -> String {
 
 /// The report without the groups that cost next to nothing, unless all details are wanted, and how many
 /// these are.
+///
+/// Where gains are not believed all are shown: threads that hardly ran beside each other waited for
+/// next to nothing, which says nothing about the program.
 fn without_small(report: &Report) -> (Report, usize) {
     let mut shown = report.clone();
-    if !report.details {
+    if !report.details && report.believes_gains() {
         shown.groups.retain(|group| {
             let refrain_transform::Group { in_vain_ns, alone_ns, .. } = group.ranked;
-            let gain = alone_ns.filter(|_| report.believes_gains()).unwrap_or(0);
-            gain.max(signed(in_vain_ns)) >= signed(report.original_ns / NOTHING)
+            let costs = alone_ns.unwrap_or(0).max(signed(in_vain_ns));
+            costs >= signed(report.original_ns / NOTHING)
         });
     }
     let small = report.groups.len() - shown.groups.len();
