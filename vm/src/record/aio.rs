@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 const EAGAIN: i64 = 11;
 const EINTR: i64 = 4;
+const EINVAL: i64 = 22;
 
 /// Words of `struct io_event`.
 const EVENT: usize = 4;
@@ -22,11 +23,43 @@ const EVENT: usize = 4;
 #[derive(Default, Debug)]
 pub(crate) struct Contexts(pub(super) BTreeMap<u64, Context>);
 
-/// The kernel's name of a context, and what is done but not yet told of.
+/// What is done in a context but not yet told of, and the kernel's contexts that do it.
+///
+/// Each of the kernel's contexts has one operation at a time: threads that submit to one context wait
+/// for what they have submitted themselves.
 #[derive(Debug)]
 pub(super) struct Context {
-    pub(super) kernel: u64,
+    pub(super) idle: Vec<u64>,
     pub(super) done: VecDeque<[u64; EVENT]>,
+}
+
+impl Contexts {
+    /// A context of the kernel's that nobody else uses, for the guest's of this name.
+    pub(super) fn take(&mut self, name: u64) -> Result<u64, i64> {
+        let context = self.0.get_mut(&name).ok_or(-EINVAL)?;
+        context.idle.pop().map_or_else(|| create(1), Ok)
+    }
+
+    /// Gives it back, with what it has done.
+    pub(super) fn give_back(&mut self, name: u64, kernel: u64, done: Option<[u64; EVENT]>) {
+        match self.0.get_mut(&name) {
+            Some(context) => {
+                context.idle.push(kernel);
+                context.done.extend(done);
+            }
+            // The guest has destroyed it meanwhile.
+            None => drop(destroy(kernel)),
+        }
+    }
+}
+
+/// A new context of the kernel's for so many operations.
+pub(super) fn create(number: u64) -> Result<u64, i64> {
+    let mut kernel = 0_u64;
+    let args = [number, &raw mut kernel as u64, 0, 0, 0, 0];
+    // SAFETY: the kernel writes one word, and maps its ring where nobody has memory.
+    let result = unsafe { host::syscall(libc::SYS_io_setup as u64, args) };
+    if result < 0 { Err(result) } else { Ok(kernel) }
 }
 
 /// The one operation that has been submitted to a context: its `io_event`.

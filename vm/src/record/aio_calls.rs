@@ -1,6 +1,6 @@
 //! The calls of asynchronous input and output, as [`super::aio`] explains them.
 
-use super::aio::{Context, Contexts, destroy, wait_for};
+use super::aio::{Context, Contexts, create, destroy, wait_for};
 use super::calls::{EBADF, EINVAL, Pending, words};
 use super::notice::Notice;
 use super::signal_files::vectors;
@@ -108,13 +108,7 @@ impl GuestThread {
         if Guest.word(at).ok_or(-EFAULT)? != 0 {
             return Err(-EINVAL);
         }
-        let mut kernel = 0_u64;
-        let args = [number, &raw mut kernel as u64, 0, 0, 0, 0];
-        // SAFETY: the kernel writes one word, and maps its ring where nobody has memory.
-        let result = unsafe { host::syscall(libc::SYS_io_setup as u64, args) };
-        if result < 0 {
-            return Err(result);
-        }
+        let kernel = create(number)?;
         let prot = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let page = MapRequest { address: 0, len: PAGE, prot, flags, fd: -1, offset: 0 };
@@ -123,7 +117,7 @@ impl GuestThread {
             destroy(kernel);
             return Err(name);
         }
-        let context = Context { kernel, done: VecDeque::new() };
+        let context = Context { idle: vec![kernel], done: VecDeque::new() };
         self.contexts().0.insert(name as u64, context);
         Ok(name as u64)
     }
@@ -132,7 +126,10 @@ impl GuestThread {
     pub(crate) fn io_destroy(&mut self, mut pending: Pending) {
         self.enter(&mut pending);
         let context = self.contexts().0.remove(&pending.args[0]);
-        let result = context.map_or(-EINVAL, |context| destroy(context.kernel));
+        let result = match context {
+            Some(context) => context.idle.into_iter().map(destroy).min().unwrap_or(0),
+            None => -EINVAL,
+        };
         self.leave(&mut pending);
         self.conclude(pending, result, Vec::new(), Effect::None);
     }
@@ -140,7 +137,9 @@ impl GuestThread {
     /// Another program takes the place of this one.
     pub(crate) fn forget_contexts(&self) {
         for context in std::mem::take(&mut self.contexts().0).into_values() {
-            destroy(context.kernel);
+            for kernel in context.idle {
+                destroy(kernel);
+            }
         }
     }
 
@@ -166,7 +165,6 @@ impl GuestThread {
 
     /// Submits the operation whose address is at `at`, and waits until it is done.
     fn submit(&mut self, name: u64, at: u64, writes: &mut Vec<Write>) -> Result<(), i64> {
-        let kernel = self.contexts().0.get(&name).ok_or(-EINVAL)?.kernel;
         let block = Guest.word(at).ok_or(-EFAULT)?;
         let operation = Operation::at(block).ok_or(-EFAULT)?;
         if hidden::is_own(operation.fd) {
@@ -177,26 +175,37 @@ impl GuestThread {
             self.machine.notice(Notice::Withheld("io_submit of IOCB_CMD_POLL"));
             return Err(-EINVAL);
         }
+        let kernel = self.contexts().take(name)?;
         let submit = syscall::resolve(libc::SYS_io_submit as u64, [kernel, 1, at, 0, 0, 0]);
-        let result = self.issue(&submit.expect("it has a row"), libc::SYS_io_submit as u16);
-        if result != 1 {
-            return Err(if result < 0 { result } else { -EAGAIN });
+        let done = match self.issue(&submit.expect("it has a row"), libc::SYS_io_submit as u16) {
+            1 => wait_for(kernel),
+            result if result < 0 => Err(result),
+            _ => Err(-EAGAIN),
+        };
+        if let Ok(done) = done {
+            writes.extend(self.written(&operation, block, done[2] as i64));
         }
-        let done = wait_for(kernel)?;
-        // The kernel has written into the block, too.
+        // From now on others may learn of it, and change the buffer.
+        self.contexts().give_back(name, kernel, done.ok());
+        done.map(drop)
+    }
+
+    /// What the kernel has written for an operation, whose block is there: into its buffers, into the
+    /// block, and where the file is mapped.
+    fn written(&self, operation: &Operation, block: u64, result: i64) -> Vec<Write> {
         let key = block + 8;
-        let read = u64::try_from(done[2] as i64).map_or(Vec::new(), |it| operation.written(it));
-        writes.extend(std::iter::once(key..key + 4).chain(read).map(|range| Write {
-            address: range.start,
-            bytes: Guest.read_prefix(range.start, (range.end - range.start) as usize),
-        }));
+        let read = u64::try_from(result).map_or(Vec::new(), |it| operation.written(it));
+        let mut writes: Vec<_> = std::iter::once(key..key + 4)
+            .chain(read)
+            .map(|range| Write {
+                address: range.start,
+                bytes: Guest.read_prefix(range.start, (range.end - range.start) as usize),
+            })
+            .collect();
         if let Some(call) = operation.as_write() {
-            writes.extend(self.shown_changes(&call, done[2] as i64, None));
+            writes.extend(self.shown_changes(&call, result, None));
         }
-        if let Some(context) = self.contexts().0.get_mut(&name) {
-            context.done.push_back(done);
-        }
-        Ok(())
+        writes
     }
 
     /// `io_getevents(context, at least, at most, events, timeout)`.

@@ -59,14 +59,19 @@ impl GuestThread {
             return Ok(());
         }
         self.end_turns(&mut turns);
+        // Others may learn of what it has done before it returns.
+        let is_done_early = call.action() == Action::Machine(MachineCall::IoSubmit);
+        if is_done_early {
+            self.put_all(&record.writes)?;
+        }
         self.enter(&event)?;
         if event.flags & UNFINISHED != 0 {
             self.tally.events += 1;
             return Err(Halt::Done);
         }
         self.leave(&event)?;
-        for write in &record.writes {
-            self.put(write.address, &write.bytes)?;
+        if !is_done_early {
+            self.put_all(&record.writes)?;
         }
         if let Effect::Exec { image } = record.effect {
             self.execute(image)?;
@@ -103,6 +108,10 @@ impl GuestThread {
         let event = self.begin_write(word, 4, EventKind::Atomic)?;
         self.put(word, &operation.apply(event.value as u32).to_le_bytes())?;
         self.end_write(&event)
+    }
+
+    fn put_all(&mut self, writes: &[Write]) -> Result<(), Halt> {
+        writes.iter().try_for_each(|write| self.put(write.address, &write.bytes))
     }
 
     /// Stores what an event of the trace left in guest memory, and nowhere else.
