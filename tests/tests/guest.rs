@@ -154,6 +154,14 @@ fn asynchronous_input_and_output() {
     is_as_natively(include_str!("../guest/aio.c"));
 }
 
+/// Each waits for what it has submitted itself, and what is done is there for whoever is told of it.
+#[test]
+fn asynchronous_input_of_several_threads() {
+    for _ in 0..5 {
+        is_as_natively(include_str!("../guest/aio_threads.c"));
+    }
+}
+
 #[test]
 fn memory_in_common_with_a_child_and_threads() {
     assert_eq!(is_as_natively(include_str!("../guest/common_threads.c")).text(), "the child's\n");
