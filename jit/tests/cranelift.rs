@@ -592,6 +592,9 @@ fn plain_loads_are_ordered_where_the_trace_says() {
         assert_eq!((context.gpr[reg::RAX], context.retired), (100, 3));
     }
     assert_eq!(cpu.run(&mut start(), Mode::Observed), ordered);
+    let mut met = LastMet::new();
+    // SAFETY: as above.
+    unsafe { cpu.set_last_met(&raw mut *met) };
     met.unrecorded.store(1, std::sync::atomic::Ordering::Relaxed);
     met.meet((DATA + 4, 8), 99, 0, 0);
     assert_eq!(cpu.run(&mut start(), Mode::Observed), ordered, "another operand was met");

@@ -50,8 +50,9 @@
 //! Code in inner loops without calls or locked instructions, and without a loop in them that waits,
 //! computes: there, only what it polls,
 //! what looks like a locked operand, and the copies of what is watched elsewhere in the function
-//! (compilers duplicate the tails of loops) is watched. Words on the thread's own stack count if a
-//! locked instruction names them the same way, thread-local ones never. Of a trusted module, the C
+//! (compilers duplicate the tails of loops) is watched. Words on the thread's own stack, which the stack
+//! or the frame pointer names, count if a locked instruction names them the same way, thread-local ones
+//! never. Of a trusted module, the C
 //! library, whose locks are events of their own, only the first and the last idiom count, and
 //! global variables beside locks.
 //!
@@ -69,7 +70,9 @@ use super::flags::flags;
 use super::lent::lent;
 use super::loops::{Flow, Loop, is_within};
 use super::marked::marked;
-use super::ordered::{Operands, is_candidate, is_load, is_locked, is_stack_load, is_store};
+use super::ordered::{
+    Operands, has_frame, is_candidate, is_load, is_locked, is_on_stack, is_stack_load, is_store,
+};
 use super::padded::padded;
 use super::pauses::published;
 use super::polls::polls;
@@ -186,6 +189,7 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
                     || is_store(i) && waited.look_like(address)
             })
     };
+    let has_frame = has_frame(code);
     let is_site = |at: usize, address: Option<SymbolicAddress>| {
         let is_own = address.and_then(SymbolicAddress::variable).is_some_and(around.is_variable);
         let is_elsewhere = address
@@ -194,7 +198,7 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         let is_variable = is_own || is_elsewhere;
         let beside = near[at] || flags_of_locks[at];
         let is_meant = if around.trusted { beside && is_variable } else { beside || is_variable };
-        is_meant && is_candidate(&code[at])
+        is_meant && is_candidate(&code[at]) && !(has_frame && is_on_stack(&code[at]))
     };
     let is_atomic = |i: &Instruction, address: SymbolicAddress| {
         let is_operation = around.is_atomic_operation && address.argument().is_some();
@@ -208,16 +212,16 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
     let mut is_any_site = false;
     let loops = flow.loops();
     let stack = |i: &Instruction| (i.memory_displacement64(), i.memory_size());
-    let is_on_stack =
+    let is_at_rsp =
         |i: &Instruction| i.memory_base() == Register::RSP && i.memory_index() == Register::None;
     let polled_on_stack: Vec<_> = code
         .iter()
-        .filter(|i| is_on_stack(i) && polls.binary_search(&i.ip()).is_ok())
+        .filter(|i| is_at_rsp(i) && polls.binary_search(&i.ip()).is_ok())
         .map(|i| (i.ip(), stack(i)))
         .collect();
     let alike = |i: &Instruction, address: Option<SymbolicAddress>| {
         let is_polled = |&(at, word)| at != i.ip() && word == stack(i);
-        alike(i, address) || is_on_stack(i) && polled_on_stack.iter().any(is_polled)
+        alike(i, address) || is_at_rsp(i) && polled_on_stack.iter().any(is_polled)
     };
     for (at, (i, &address)) in operands().enumerate().filter(|&(at, _)| accesses[at]) {
         if alike(i, address) && (is_load(i) || is_store(i)) {
@@ -417,6 +421,23 @@ mod tests {
         assert_eq!(found(true, false, accessor), [Mov], "its callee locks");
         assert_eq!(found(false, false, accessor), []);
         assert_eq!(found(true, true, accessor), []);
+    }
+
+    #[test]
+    fn frames_are_the_threads_own() {
+        let beside = |keeps: bool| {
+            found(false, false, |a| {
+                a.push(rbp).unwrap();
+                if keeps {
+                    a.mov(rbp, rsp).unwrap();
+                }
+                a.lock().inc(dword_ptr(rdi)).unwrap();
+                a.mov(eax, dword_ptr(rbp + 16)).unwrap();
+                a.pop(rbp).unwrap();
+            })
+        };
+        assert_eq!(beside(true), []);
+        assert_eq!(beside(false), [Mnemonic::Mov], "it may point to anything");
     }
 
     /// As in a lock that lies behind a pointer: its release is a plain store.

@@ -244,6 +244,22 @@ pub(super) fn is_on_stack(instruction: &Instruction) -> bool {
     matches!(instruction.memory_base(), Register::RSP | Register::RBP)
 }
 
+/// Whether a function keeps a frame pointer: it moves the stack pointer into `rbp`, and writes `rbp`
+/// otherwise only to have its caller's back.
+pub(super) fn has_frame(code: &[Instruction]) -> bool {
+    let mut is_set = false;
+    for i in code.iter().filter(|i| i.op0_kind() == OpKind::Register) {
+        let is_it = i.op0_register().full_register() == Register::RBP;
+        match i.mnemonic() {
+            Mnemonic::Push | Mnemonic::Pop => {}
+            Mnemonic::Mov if is_it && i.op1_register() == Register::RSP => is_set = true,
+            _ if is_it && !compares(i) => return false,
+            _ => {}
+        }
+    }
+    is_set
+}
+
 /// A load from the stack that names it by its pointer.
 pub(super) fn is_stack_load(instruction: &Instruction) -> bool {
     instruction.memory_base() == Register::RSP

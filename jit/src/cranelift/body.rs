@@ -536,7 +536,8 @@ impl Body<'_> {
         let place = self.l.b.ins().band_imm_u(place, LastMet::ENTRIES as i64 - 1);
         let place = self.l.shl_imm(place, size_of::<Met>().trailing_zeros());
         let entry = self.l.b.ins().iadd(met, place);
-        let at = |field: usize| (LastMet::FIRST + field) as i32;
+        let first = LastMet::first(size as u8);
+        let at = |field: usize| (first + field) as i32;
         let tag = self.l.b.ins().load(I64, flags, entry, at(offset_of!(Met, tag)));
         let size = self.l.iconst(I64, Met::tag(0, size as u8));
         let wanted = self.l.b.ins().bxor(address, size);

@@ -73,7 +73,7 @@ pub struct LastMet {
     /// at the same word is the machine's affair: the thread waits.
     pub polled: AtomicU64,
     _pad: [u64; 6],
-    entries: [Met; LastMet::ENTRIES],
+    entries: [Met; LastMet::ENTRIES + LastMet::SIZES - 1],
 }
 
 /// What a thread met at a word.
@@ -104,8 +104,15 @@ impl LastMet {
     pub const FACTOR: u32 = 0x1e37_79b1;
     /// See [`Self::FACTOR`].
     pub const SHIFT: u32 = 20;
-    /// Offset of the first word.
-    pub const FIRST: usize = std::mem::offset_of!(LastMet, entries);
+    /// Sizes of operands that are remembered.
+    const SIZES: usize = 4;
+
+    /// Offset of the entry of the first place for operands of this size. Operands of other sizes at one
+    /// address have their entries side by side: flags are looked at as a byte here and as a word there.
+    pub const fn first(size: u8) -> usize {
+        let beside = Self::SIZES - 1 - size.trailing_zeros() as usize % Self::SIZES;
+        std::mem::offset_of!(LastMet, entries) + beside * size_of::<Met>()
+    }
 
     /// Nothing met so far.
     pub fn new() -> Zeroed<LastMet> {
@@ -113,14 +120,15 @@ impl LastMet {
         unsafe { Zeroed::new() }
     }
 
-    fn place(address: u64) -> usize {
+    fn place(address: u64, size: u8) -> usize {
         let product = address.wrapping_mul(u64::from(Self::FACTOR));
-        (product >> Self::SHIFT) as usize % Self::ENTRIES
+        let first = (Self::first(size) - Self::first(8)) / size_of::<Met>();
+        first + (product >> Self::SHIFT) as usize % Self::ENTRIES
     }
 
     /// What the thread met at an operand.
     pub fn at(&self, address: u64, size: u8) -> Option<&Met> {
-        let met = &self.entries[Self::place(address)];
+        let met = &self.entries[Self::place(address, size)];
         (met.tag == Met::tag(address, size)).then_some(met)
     }
 
@@ -129,7 +137,7 @@ impl LastMet {
     pub fn meet(&mut self, (address, size): (u64, u8), value: u64, counter: u64, version: u64) {
         if matches!(size, 1 | 2 | 4 | 8) {
             let tag = Met::tag(address, size);
-            self.entries[Self::place(address)] = Met { tag, counter, version, value };
+            self.entries[Self::place(address, size)] = Met { tag, counter, version, value };
         }
     }
 }
@@ -147,6 +155,13 @@ mod tests {
         assert_eq!(met.at(0x1000, 4).map(|met| (met.version, met.value)), Some((3, 7)));
         assert!(met.at(0x1000, 8).is_none() && met.at(0x1004, 4).is_none());
         met.meet((0x1000, 8), 9, 0, 4);
+        met.meet((0x1000, 1), 8, 0, 4);
+        let values = [1, 4, 8].map(|size| met.at(0x1000, size).map(|met| met.value));
+        assert_eq!(values, [Some(8), Some(7), Some(9)], "each size has its entry");
+        let other = (1..)
+            .map(|n| 0x1000 + 8 * n)
+            .find(|&it| LastMet::place(it, 4) == LastMet::place(0x1000, 4));
+        met.meet((other.expect("there are more words than places"), 4), 1, 0, 4);
         assert!(met.at(0x1000, 4).is_none(), "one place, one operand");
     }
 
@@ -154,6 +169,6 @@ mod tests {
     fn operands_of_sixteen_bytes_are_not_remembered() {
         let mut met = LastMet::new();
         met.meet((0x1000, 16), 7, 0, 3);
-        assert_ne!(met.entries[LastMet::place(0x1000)].tag, Met::tag(0x1000, 16));
+        assert_ne!(met.entries[LastMet::place(0x1000, 16)].tag, Met::tag(0x1000, 16));
     }
 }

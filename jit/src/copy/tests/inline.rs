@@ -339,13 +339,13 @@ fn cut(value: u64, size: u8) -> u64 {
 fn what_a_thread_met_is_not_recorded() {
     for size in [1, 2, 4, 8] {
         let mut load = Load::new(size);
-        let recording = || {
+        let recording_of = |load: &Load| {
             let config = EngineConfig { order_atomics: true, ..EngineConfig::default() };
             let engine = engine(config);
             engine.watch(&[load.guest.code]);
             engine
         };
-        let engine = recording();
+        let engine = recording_of(&load);
         assert_eq!(load.run(&engine), (cut(HELD, size), false));
         assert_eq!(load.run(&engine), (cut(HELD, size), false));
         assert_eq!(load.unrecorded(), 2);
@@ -357,9 +357,13 @@ fn what_a_thread_met_is_not_recorded() {
         load.guest.put(load.guest.data, &HELD.to_le_bytes());
         let other = if size == 8 { 4 } else { 8 };
         let counter = &raw const *load.counter as u64;
-        load.met.meet((load.guest.data, other), cut(HELD, other), counter, 5);
-        assert_eq!(load.run(&engine), (77, true), "another size");
-        assert_eq!(load.unrecorded(), 2);
+        load.met.meet((load.guest.data, other), 99, counter, 4);
+        assert_eq!(load.run(&engine), (cut(HELD, size), false), "another size beside it");
+        assert_eq!(load.unrecorded(), 3);
+        let mut load = Load::new(other);
+        load.met.meet((load.guest.data, other), 99, counter, 5);
+        load.met.meet((load.guest.data, size), cut(HELD, size), counter, 5);
+        assert_eq!(load.run(&recording_of(&load)), (77, true), "another size's value");
     }
 }
 
