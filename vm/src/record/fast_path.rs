@@ -1,4 +1,5 @@
-//! Locking and unlocking glibc's mutexes, spin locks and read locks without leaving translated code.
+//! Locking and unlocking glibc's mutexes, spin locks and read locks without leaving translated code, and
+//! finding that a routine has run once.
 //!
 //! A short critical section costs some 10 ns natively. Leaving translated code, running the
 //! library's body and coming back costs several times that, most of it while the mutex is held.
@@ -12,6 +13,7 @@
 mod rwlock;
 
 use super::log::{Busy, ThreadLog};
+use super::sync::ONCE_DONE;
 use crate::context::{Context, Translating};
 use crate::elsewhere;
 use crate::engine::{Engine, FastPath, SLOW_PATH};
@@ -21,7 +23,7 @@ use crate::known_pages::KnownPages;
 use crate::order::in_progress::{Accesses, Held};
 use crate::order::owners::{Owners, Visited};
 use crate::slots::Tickets;
-use refrain_trace::{Event, EventKind, ThreadId, order};
+use refrain_trace::{Event, EventKind, NO_TICKET, ThreadId, order};
 use std::path::Path;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
@@ -215,6 +217,7 @@ pub(crate) fn install(engine: &dyn Engine, pc: u64, kind: EventKind, library: &P
         EventKind::SpinUnlock => spin_unlock,
         EventKind::ReadLock => rwlock::read_lock,
         EventKind::RwUnlock => rwlock::unlock,
+        EventKind::OnceRun => once,
         _ => return,
     };
     if name.starts_with("libc.so.6") || name.starts_with("libc-2") {
@@ -256,28 +259,23 @@ impl Call<'_> {
 
     /// Takes the ticket and appends the event.
     #[inline(always)]
-    fn record(mut self, kind: EventKind, end: u64, result: i32) {
-        // SAFETY: armed with references that outlive the thread's run.
-        let (tickets, context) = unsafe { (&*self.thread.tickets, &*self.thread.context) };
-        let object = self.object;
-        let ticket = tickets.take(order::slot(object));
+    fn record(self, kind: EventKind, end: u64, result: i32) {
+        // SAFETY: armed with a reference that outlives the thread's run.
+        let tickets = unsafe { &*self.thread.tickets };
+        let ticket = tickets.take(order::slot(self.object));
+        self.append(Event { code: kind as u8, result, ticket, end, ..Event::default() });
+    }
+
+    /// Appends the call's event.
+    #[inline(always)]
+    fn append(mut self, event: Event) {
+        // SAFETY: armed with a reference that outlives the thread's run.
+        let context = unsafe { &*self.thread.context };
         // SAFETY: at a function's entry the return address is at the stack pointer.
         let pc = unsafe { host::Guest.stack_word(self.sp) };
         let Translating { total: overhead, busy } = self.thread.translated(context.translating);
-        let (code, sp, begin) = (kind as u8, self.sp, self.begin);
-        self.log.push(Event {
-            code,
-            result,
-            pc,
-            sp,
-            object,
-            ticket,
-            begin,
-            end,
-            overhead,
-            busy,
-            ..Event::default()
-        });
+        let (sp, object, begin) = (self.sp, self.object, self.begin);
+        self.log.push(Event { pc, sp, object, begin, overhead, busy, ..event });
     }
 
     /// Another thread has the lock: this one goes on waiting for it on the slow path.
@@ -440,6 +438,22 @@ unsafe extern "sysv64" fn spin_unlock(object: u64, sp: u64, data: u64) -> i64 {
     let end = call.begin;
     call.record(EventKind::SpinUnlock, end, 0);
     lock.0.store(1, Ordering::Release);
+    0
+}
+
+/// `pthread_once(control, routine)`, of which the routine has run.
+///
+/// # Safety
+/// As for [`Call::new`]; what the guest says is the object is one, or faults here as it would in the
+/// library.
+unsafe extern "sysv64" fn once(object: u64, sp: u64, data: u64) -> i64 {
+    // SAFETY: the caller's; guest threads change the word at will.
+    let (state, call) = unsafe { (&*(object as *const AtomicU32), Call::new(object, sp, data)) };
+    let Some(call) = call.filter(|_| state.load(Ordering::Acquire) & ONCE_DONE != 0) else {
+        return SLOW_PATH;
+    };
+    let (code, end) = (EventKind::OnceDone as u8, call.begin);
+    call.append(Event { code, flags: NO_TICKET, end, ..Event::default() });
     0
 }
 

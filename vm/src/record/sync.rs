@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// `pthread_once_t` of glibc and musl: the routine has run.
-const ONCE_DONE: u32 = 2;
+pub(super) const ONCE_DONE: u32 = 2;
 const ENOSYS: i64 = 38;
 
 /// A hooked call: the function's arguments and where it was called from.

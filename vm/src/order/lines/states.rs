@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 const PAGE: usize = 4096 / LINE as usize;
 /// Lines whose states are in one page.
 const BLOCK: usize = 4096 / size_of::<AtomicU32>();
+/// Blocks that the kernel is asked about at a time.
+const ASKED: usize = 256;
 
 /// See the module's documentation.
 pub(super) struct States(Pages);
@@ -54,14 +56,18 @@ impl States {
             _ => false,
         };
         let mut pages: Vec<Range<usize>> = Vec::new();
-        let mut start = lines.start;
-        while start < lines.end {
+        let blocks = lines.start / BLOCK..lines.end.div_ceil(BLOCK);
+        let mut present = [0; ASKED];
+        for block in blocks.clone() {
             // States that the kernel has given no memory to are nobody's.
-            let here = start..(start + BLOCK - start % BLOCK).min(lines.end);
-            start = here.end;
-            if !self.is_in_memory(here.start) {
+            let nth = (block - blocks.start) % ASKED;
+            if nth == 0 {
+                self.ask_for_memory(block, &mut present[..ASKED.min(blocks.end - block)]);
+            }
+            if present[nth] & 1 == 0 {
                 continue;
             }
+            let here = lines.start.max(block * BLOCK)..lines.end.min((block + 1) * BLOCK);
             for first in here.clone().step_by(PAGE) {
                 let page = first..(first + PAGE).min(here.end);
                 let is_nobodys = |line| self.get(line) == State::Unowned;
@@ -77,13 +83,14 @@ impl States {
         pages
     }
 
-    /// Whether the kernel has given memory to the states of these lines.
-    fn is_in_memory(&self, line: usize) -> bool {
-        let at = ptr::from_ref(self.of(line - line % BLOCK)).cast_mut();
-        let mut present = 0_u8;
-        // SAFETY: the call is about one page of the states, for which it writes one byte.
-        let asked =
-            unsafe { libc::mincore(at.cast(), BLOCK * size_of::<AtomicU32>(), &mut present) };
-        asked != 0 || present & 1 != 0
+    /// Of some blocks from this one on, whether the kernel has given memory to the states of their lines;
+    /// where it does not say, it may have.
+    fn ask_for_memory(&self, block: usize, present: &mut [u8]) {
+        let at = ptr::from_ref(self.of(block * BLOCK)).cast_mut();
+        let len = present.len() * BLOCK * size_of::<AtomicU32>();
+        // SAFETY: the call is about as many pages of the states as it may write bytes.
+        if unsafe { libc::mincore(at.cast(), len, present.as_mut_ptr()) } != 0 {
+            present.fill(1);
+        }
     }
 }
