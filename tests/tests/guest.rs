@@ -2,6 +2,8 @@
 //! replayed, and ends the same way.
 
 use refrain_tests::{Bench, Run};
+use refrain_trace::payload::{Effect, SyscallRecord};
+use refrain_trace::{EventKind, Executed, ThreadId, Trace};
 use std::process::Command;
 
 fn bench() -> Bench {
@@ -76,6 +78,32 @@ fn a_call_through_a_null_pointer() {
 #[test]
 fn programs_that_execute_others() {
     is_as_natively(include_str!("../guest/execute.c"));
+}
+
+/// What is learned of a program is learned of the module that the trace has of it: also where a script
+/// starts it, and by a symbolic link.
+#[test]
+fn an_executed_program_is_the_one_of_its_module() {
+    let bench = bench();
+    bench.cc("int main(void) { return 0; }", &["-o", "program"]);
+    std::os::unix::fs::symlink("program", bench.path().join("link")).expect("can be linked");
+    bench.refrain(["record", "-o", "a.refrain", "--", "/bin/sh", "-c", "exec ./link"]).succeeds();
+    let trace = Trace::open(&bench.path().join("a.refrain")).expect("was recorded");
+    let mut cursor = trace.cursor(ThreadId(0));
+    let mut executed = Vec::new();
+    while let Some(event) = cursor.next().expect("can be read") {
+        if event.kind() == EventKind::Syscall
+            && event.has_payload()
+            && let Some(SyscallRecord { effect: Effect::Exec { image }, .. }) =
+                cursor.payload().expect("can be read")
+        {
+            let bytes = trace.blob(image).expect("can be read");
+            executed.push(Executed::from_bytes(&bytes).expect("is whole").program);
+        }
+    }
+    assert!(executed.last().is_some_and(|program| program.ends_with("/link")), "{executed:?}");
+    let is_module = |program: &String| trace.modules().iter().any(|it| it.path == *program);
+    assert!(executed.iter().all(is_module), "{executed:?}");
 }
 
 #[test]

@@ -137,7 +137,7 @@ pub struct MappedFile {
 /// A program that the recorded process executed in place of the one that it was.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Executed {
-    /// Absolute path of the program.
+    /// Path of the program, as its module has it.
     pub program: String,
     /// Its command line.
     pub argv: Vec<String>,

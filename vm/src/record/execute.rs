@@ -173,12 +173,12 @@ impl GuestThread {
         drop(space);
         let text = |s: &OsString| s.to_string_lossy().into_owned();
         let executed = Executed {
-            program: absolute(&image.files[0].path),
+            program: image.files[0].path.to_string_lossy().into_owned(),
             argv: command.argv.iter().map(text).collect(),
             entry: image.entry.clone(),
             mappings,
         };
-        machine.begin_program(&image, &executed.program);
+        machine.begin_program(&image, &absolute(&image.files[0].path));
         host::show_arguments(&image.strings, image.entry.rsp);
         host::take_name(&command.program);
         host::fp_reset();
