@@ -2,10 +2,10 @@
 
 use super::addresses::{SymbolicAddress, symbolic_addresses};
 use super::callers::Callers;
+use super::idioms::is_wrapper;
+use super::idioms::reads_only;
 use super::idioms::{Idioms, Surroundings, idioms};
 use super::ordered::{is_candidate, is_locked, is_store};
-use super::pauses::is_wrapper;
-use super::polls::reads_only;
 use crate::memory::{read_guest, read_word};
 use iced_x86::{
     Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind,

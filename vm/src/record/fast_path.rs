@@ -13,7 +13,6 @@
 mod rwlock;
 
 use super::log::{Busy, ThreadLog};
-use super::sync::ONCE_DONE;
 use crate::context::{Context, Translating};
 use crate::elsewhere;
 use crate::engine::{Engine, FastPath, SLOW_PATH};
@@ -102,6 +101,9 @@ impl Mutex {
         self.lock.swap(0, Ordering::Release) > 1
     }
 }
+
+/// `pthread_once_t` of glibc and musl: the routine has run.
+pub(super) const ONCE_DONE: u32 = 2;
 
 /// Bytes of the largest lock of glibc's.
 const LARGEST: u64 = size_of::<libc::pthread_rwlock_t>() as u64;

@@ -1,5 +1,6 @@
 //! Library functions: what a hooked call becomes in the trace.
 
+use super::fast_path::ONCE_DONE;
 use super::machine::park_forever;
 use super::thread::{Flow, GuestThread};
 use crate::common::How;
@@ -15,8 +16,6 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// `pthread_once_t` of glibc and musl: the routine has run.
-pub(super) const ONCE_DONE: u32 = 2;
 const ENOSYS: i64 = 38;
 
 /// A hooked call: the function's arguments and where it was called from.

@@ -5,11 +5,11 @@
 
 use super::Functions;
 use super::extent::{Extent, instructions};
-use crate::copy::beside::{beside, connected};
-use crate::copy::flags::questions;
+use crate::copy::idioms::pauses;
+use crate::copy::idioms::questions;
+use crate::copy::idioms::{beside, connected};
 use crate::copy::loops::loops;
 use crate::copy::ordered::{is_candidate, is_locked, writes_memory};
-use crate::copy::pauses::pauses;
 use iced_x86::{Instruction, Register};
 use refrain_trace::fixed::{FixedMap, FixedSet};
 use refrain_vm::layout::LIBRARIES;

@@ -7,9 +7,9 @@
 //! Nor do compilers keep a store that is overwritten before anything is loaded: the writer makes the
 //! version odd, writes, and makes it even.
 
-use super::addresses::{SymbolicAddress, has_memory};
-use super::ordered::{is_candidate, is_on_stack, is_store};
 use crate::common::{CLOBBERED, each_written, is_call};
+use crate::copy::addresses::{SymbolicAddress, has_memory};
+use crate::copy::ordered::{is_candidate, is_on_stack, is_store};
 use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register};
 
 /// Instructions between the two looks, at most.

@@ -6,9 +6,9 @@
 //! write such a field. The loop may also ask a short function for the flag.
 
 use super::beside::{FURTHEST, first_use};
-use super::loops::{Loop, target};
-use super::ordered::{compares, is_candidate, writes_memory};
 use crate::common::is_call;
+use crate::copy::loops::{Loop, target};
+use crate::copy::ordered::{compares, is_candidate, writes_memory};
 use iced_x86::{
     FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,
 };
@@ -79,7 +79,7 @@ fn branches_out(code: &[Instruction], inside: &BTreeSet<usize>, comparison: usiz
 /// Calls whose answers decide whether a loop of the function goes on, and for each of them the other
 /// calls of that loop; calls with an address on the stack are left out, which ask an object of the
 /// function's own.
-pub(super) fn questions<'a>(
+pub(in crate::copy) fn questions<'a>(
     code: &'a [Instruction],
     loops: &[Loop],
 ) -> Vec<(&'a Instruction, Vec<&'a Instruction>)> {

@@ -9,10 +9,10 @@
 //! the record of a hazard pointer. (Of a thousand loads in libraries that share nothing, about one looks
 //! so. LLVM folds what is volatile, and keeps what is atomic apart.)
 
-use super::addresses::has_frame;
-use super::loops::target;
-use super::ordered::{is_candidate, writes_memory};
 use crate::common::is_call;
+use crate::copy::addresses::has_frame;
+use crate::copy::loops::target;
+use crate::copy::ordered::{is_candidate, writes_memory};
 use iced_x86::{
     Code, ConditionCode, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
     OpKind, Register,

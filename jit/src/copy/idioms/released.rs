@@ -5,8 +5,8 @@
 //! guard. So the store looks like nothing around it. But the destructor is short, does nothing else, and is
 //! called beside that locked instruction (as the caller has found out).
 
-use super::addresses::SymbolicAddress;
-use super::ordered::{is_candidate, is_store, writes_memory};
+use crate::copy::addresses::SymbolicAddress;
+use crate::copy::ordered::{is_candidate, is_store, writes_memory};
 use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind, Register};
 
 /// Instructions of such a function.

@@ -8,11 +8,11 @@
 //! does nothing but wait, words side by side are records, too. In code that is not optimised, what is
 //! compared lies on the stack, and each round computes the record's address from its number.
 
-use super::addresses::has_frame;
 use super::beside::is_compared;
-use super::loops::{Loop, is_within};
-use super::ordered::{is_candidate, writes_memory};
 use crate::common::is_call;
+use crate::copy::addresses::has_frame;
+use crate::copy::loops::{Loop, is_within};
+use crate::copy::ordered::{is_candidate, writes_memory};
 use iced_x86::{Code, Instruction, OpKind, Register};
 use std::collections::BTreeSet;
 
@@ -118,10 +118,10 @@ fn picked(i: &Instruction) -> Option<Register> {
 #[cfg(test)]
 mod tests {
     use super::records;
-    use crate::copy::beside::beside;
+    use crate::copy::idioms::beside::beside;
+    use crate::copy::idioms::pauses::pauses;
     use crate::copy::loops::loops;
     use crate::copy::ordered::is_locked;
-    use crate::copy::pauses::pauses;
     use crate::copy::tests::assembled;
     use iced_x86::code_asm::*;
 

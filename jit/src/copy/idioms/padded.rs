@@ -6,9 +6,9 @@
 //! disturb each other: a function that loads and stores one such field of what its argument points to, and
 //! only loads another one, looks at what another thread stores.
 
-use super::addresses::SymbolicAddress;
-use super::ordered::{is_candidate, is_locked, is_store};
 use crate::common::is_call;
+use crate::copy::addresses::SymbolicAddress;
+use crate::copy::ordered::{is_candidate, is_locked, is_store};
 use iced_x86::{Instruction, Register};
 use std::collections::BTreeSet;
 

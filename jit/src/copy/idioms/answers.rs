@@ -5,8 +5,8 @@
 //! to the loop as a predicate. Then nothing around the load tells that it is polled, and nothing around
 //! the loop tells which function it asks. But such functions are rare: a few of a thousand.
 
-use super::ordered::is_candidate;
 use super::polls::reads_only;
+use crate::copy::ordered::is_candidate;
 use iced_x86::{
     ConditionCode, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind,
     Register,

@@ -5,9 +5,9 @@
 //! like any computation. A walk behind a lock is guarded; one behind a fence is not, though a function with
 //! locks may have been called before.
 
-use super::loops::{Loop, ends_here, target};
-use super::ordered::{is_candidate, is_locked};
 use crate::common::is_call;
+use crate::copy::loops::{Loop, ends_here, target};
+use crate::copy::ordered::{is_candidate, is_locked};
 use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
 use std::collections::BTreeSet;
 

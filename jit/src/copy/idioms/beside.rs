@@ -1,7 +1,7 @@
 //! What is executed shortly before or after a lock of its function, and what is compared there.
 
-use super::loops::{ends_here, target};
-use super::ordered::{compares, is_candidate};
+use crate::copy::loops::{ends_here, target};
+use crate::copy::ordered::{compares, is_candidate};
 use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
 use refrain_trace::fixed::FixedSet;
 
@@ -13,7 +13,7 @@ pub(super) const FURTHEST: usize = 4;
 /// Of each instruction, whether a way of at most [`REACH`] instructions leads from it to one of the
 /// `locks`, or from one of them to it. Where indirect jumps lead is not known: the cases of an
 /// interpreter are not beside each other. `code` is a function's instructions in order.
-pub(super) fn beside(code: &[Instruction], locks: &[bool]) -> Vec<bool> {
+pub(in crate::copy) fn beside(code: &[Instruction], locks: &[bool]) -> Vec<bool> {
     connected(code, locks, REACH)
 }
 
@@ -37,7 +37,7 @@ pub(super) fn flags_of_locks(code: &[Instruction], locks: &[bool]) -> Vec<bool> 
 
 /// Of each instruction, whether a way of at most so many instructions leads from it to one of the
 /// `locks`, or from one of them to it.
-pub(super) fn connected(code: &[Instruction], locks: &[bool], reach: u32) -> Vec<bool> {
+pub(in crate::copy) fn connected(code: &[Instruction], locks: &[bool], reach: u32) -> Vec<bool> {
     if !locks.contains(&true) {
         return vec![false; code.len()];
     }

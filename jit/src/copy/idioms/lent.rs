@@ -6,8 +6,8 @@
 //! that the loop does not write and whose address the function has taken.
 
 use super::beside::is_compared;
-use super::loops::Loop;
-use super::ordered::{is_locked, writes_memory};
+use crate::copy::loops::Loop;
+use crate::copy::ordered::{is_locked, writes_memory};
 use iced_x86::{FlowControl, Instruction, Mnemonic, Register};
 use std::collections::BTreeSet;
 

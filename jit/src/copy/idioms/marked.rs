@@ -9,8 +9,8 @@
 //! apart. In a function with locked instructions, a loop that masks entries and follows them looks for
 //! an entry that others may be changing.
 
-use super::loops::Loop;
-use super::ordered::{is_candidate, is_locked, is_store};
+use crate::copy::loops::Loop;
+use crate::copy::ordered::{is_candidate, is_locked, is_store};
 use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
 use std::collections::BTreeSet;
 

@@ -3,8 +3,8 @@
 //! one by which a thread is told to stop, whatever is around it. (Words are loaded to be tested in either
 //! case, and so is all that is on the stack or in arrays in code that is not optimised.)
 
-use super::addresses::is_unoptimised;
-use super::ordered::is_candidate;
+use crate::copy::addresses::is_unoptimised;
+use crate::copy::ordered::is_candidate;
 use iced_x86::{Code, Instruction, OpKind, Register};
 
 /// Indices of such loads in a function's code.

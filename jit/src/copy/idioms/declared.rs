@@ -3,7 +3,7 @@
 //! What such an operation keeps on the thread's own stack, which in code that is not optimised is everything,
 //! is no atomic variable unless the function takes its address.
 
-use super::ordered::{is_load, is_on_stack, is_store};
+use crate::copy::ordered::{is_load, is_on_stack, is_store};
 use iced_x86::{Instruction, Mnemonic, Register};
 use std::ops::Range;
 

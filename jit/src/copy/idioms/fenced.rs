@@ -5,9 +5,9 @@
 //! fences only if others see it; so what a short loop between two of them loads may change meanwhile,
 //! if it stores nothing but its own variables.
 
-use super::loops::Loop;
-use super::ordered::{is_candidate, is_locked, is_on_stack, writes_memory};
 use crate::common::is_call;
+use crate::copy::loops::Loop;
+use crate::copy::ordered::{is_candidate, is_locked, is_on_stack, writes_memory};
 use iced_x86::{FlowControl, Instruction, Mnemonic};
 
 /// Instructions of a loop that is looked at.

@@ -5,8 +5,8 @@
 //! cache lines for each that it loads words from, and does nothing but add these up, reads such counters.
 //! Loops over columns of numbers seldom have rows of just that size.
 
-use super::loops::Loop;
-use super::ordered::is_candidate;
+use crate::copy::loops::Loop;
+use crate::copy::ordered::is_candidate;
 use iced_x86::{Code, FlowControl, Instruction, Mnemonic, OpKind, Register};
 use std::collections::BTreeSet;
 

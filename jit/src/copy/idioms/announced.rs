@@ -7,10 +7,10 @@
 //! constant, or what a register has that the innermost loop around the store does not write. What a
 //! loop computes or copies are data.
 
-use super::addresses::has_frame;
-use super::loops::{Flow, Loop};
-use super::ordered::{compares, is_candidate, is_locked, is_store};
 use crate::common::{CLOBBERED, each_written, is_call};
+use crate::copy::addresses::has_frame;
+use crate::copy::loops::{Flow, Loop};
+use crate::copy::ordered::{compares, is_candidate, is_locked, is_store};
 use iced_x86::{
     FlowControl, Instruction, InstructionInfoFactory, MemorySize, Mnemonic, OpKind, Register,
 };
@@ -100,9 +100,9 @@ fn writes<'a>(
 #[cfg(test)]
 mod tests {
     use super::announced;
+    use crate::copy::idioms::pauses::pauses;
+    use crate::copy::idioms::polls::polls;
     use crate::copy::loops::Flow;
-    use crate::copy::pauses::pauses;
-    use crate::copy::polls::polls;
     use crate::copy::tests::assembled;
     use iced_x86::code_asm::*;
 

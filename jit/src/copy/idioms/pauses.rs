@@ -3,7 +3,7 @@
 //! short one that it calls. Libraries of locks that use the kernel directly look at a word right before
 //! or after that.
 
-use super::ordered::is_store;
+use crate::copy::ordered::is_store;
 use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind, Register};
 use refrain_trace::linux::{FUTEX, yields};
 
@@ -12,7 +12,7 @@ const REACH: usize = 12;
 
 /// Of each instruction of a function, whether it is a fence or lets others go on. `is_wrapper` tells
 /// whether a call leads to a short function that does nothing else.
-pub(super) fn pauses(
+pub(in crate::copy) fn pauses(
     code: &[Instruction],
     mut is_wrapper: impl FnMut(&Instruction) -> bool,
 ) -> Vec<bool> {
@@ -38,7 +38,7 @@ pub(super) fn pauses(
 }
 
 /// Whether a function of these instructions does nothing but let others go on.
-pub(super) fn is_wrapper(code: &[Instruction]) -> bool {
+pub(in crate::copy) fn is_wrapper(code: &[Instruction]) -> bool {
     const LONGEST: usize = 16;
     let short = &code[..code.len().min(LONGEST)];
     let first = short.iter().find(|i| i.mnemonic() == Mnemonic::Syscall);

@@ -13,9 +13,9 @@
 //! loop must not go through memory, and must not compare what it reads with anything that it changes
 //! itself from round to round.
 
-use super::loops::{Flow, ends_here, target};
-use super::ordered::{is_candidate, is_stack_load, writes_memory};
 use crate::common::{CLOBBERED, is_call};
+use crate::copy::loops::{Flow, ends_here, target};
+use crate::copy::ordered::{is_candidate, is_stack_load, writes_memory};
 use iced_x86::{
     FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,
     UsedRegister,
@@ -338,7 +338,7 @@ impl Registers {
 }
 
 /// Whether an access changes nothing.
-pub(super) fn reads_only(access: OpAccess) -> bool {
+pub(in crate::copy) fn reads_only(access: OpAccess) -> bool {
     matches!(access, OpAccess::Read | OpAccess::CondRead | OpAccess::NoMemAccess | OpAccess::None)
 }
 
