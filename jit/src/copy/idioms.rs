@@ -51,8 +51,8 @@
 //! computes: there, only what it polls,
 //! what looks like a locked operand, and the copies of what is watched elsewhere in the function
 //! (compilers duplicate the tails of loops) is watched. Words on the thread's own stack, which the stack
-//! or the frame pointer names, count if a locked instruction names them the same way, thread-local ones
-//! never. Of a trusted module, the C
+//! pointer names, or the frame pointer where the function does not take their addresses, count if a locked
+//! instruction names them the same way, thread-local ones never. Of a trusted module, the C
 //! library, whose locks are events of their own, only the first and the last idiom count, and
 //! global variables beside locks.
 //!
@@ -88,9 +88,7 @@ pub(super) use polls::reads_only;
 
 use super::addresses::{SymbolicAddress, SymbolicAddresses, has_memory, symbolic_addresses};
 use super::loops::{Flow, Loop, is_within};
-use super::ordered::{
-    Operands, has_frame, is_candidate, is_load, is_locked, is_on_stack, is_stack_load, is_store,
-};
+use super::ordered::{Frame, Operands, is_candidate, is_load, is_locked, is_stack_load, is_store};
 use crate::common::is_call;
 use announced::announced;
 use answers::answers;
@@ -216,7 +214,7 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
                     || is_store(i) && waited.look_like(address)
             })
     };
-    let has_frame = has_frame(code);
+    let frame = Frame::of(code);
     let is_site = |at: usize, address: Option<SymbolicAddress>| {
         let is_own = address.and_then(SymbolicAddress::variable).is_some_and(around.is_variable);
         let is_elsewhere = address
@@ -225,7 +223,7 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         let is_variable = is_own || is_elsewhere;
         let beside = near[at] || flags_of_locks[at];
         let is_meant = if around.trusted { beside && is_variable } else { beside || is_variable };
-        is_meant && is_candidate(&code[at]) && !(has_frame && is_on_stack(&code[at]))
+        is_meant && is_candidate(&code[at]) && !frame.is_own(&code[at])
     };
     let is_atomic = |i: &Instruction, address: SymbolicAddress| {
         let is_operation = around.is_atomic_operation && address.argument().is_some();

@@ -69,19 +69,22 @@ fn beside_locked_instructions() {
 
 #[test]
 fn frames_are_the_threads_own() {
-    let beside = |keeps: bool| {
+    let beside = |keeps: bool, lends: i32| {
         found(false, false, |a| {
             a.push(rbp).unwrap();
             if keeps {
                 a.mov(rbp, rsp).unwrap();
             }
+            a.lea(rax, qword_ptr(rbp + lends)).unwrap();
             a.lock().inc(dword_ptr(rdi)).unwrap();
-            a.mov(eax, dword_ptr(rbp + 16)).unwrap();
+            a.mov(eax, dword_ptr(rbp - 16)).unwrap();
             a.pop(rbp).unwrap();
         })
     };
-    assert_eq!(beside(true), []);
-    assert_eq!(beside(false), [Mnemonic::Mov], "it may point to anything");
+    assert_eq!(beside(true, -8), []);
+    assert_eq!(beside(true, 16), []);
+    assert_eq!(beside(true, -20), [Mnemonic::Mov], "a field of what others know");
+    assert_eq!(beside(false, -8), [Mnemonic::Mov], "it may point to anything");
 }
 
 /// As in a lock that lies behind a pointer: its release is a plain store.
