@@ -217,6 +217,7 @@ pub static PROGRAMS: &[Program] = &[
     exerciser("ex_sem", "c/ex_sem.c", &["200"]),
     exerciser("ex_once", "c/ex_once.c", &["100"]),
     exerciser("ex_threads", "c/ex_threads.c", &["15"]),
+    exerciser("ex_detach", "c/ex_detach.c", &["300"]),
     exerciser("ex_spawn", "c/ex_spawn.c", &["15"]),
     Program { flags: &["-mcx16"], ..exerciser("ex_atomics", "c/ex_atomics.c", &["2000"]) },
     exerciser("ex_polls", "c/ex_polls.c", &["300"]),

@@ -52,8 +52,8 @@
 //! what looks like a locked operand, and the copies of what is watched elsewhere in the function
 //! (compilers duplicate the tails of loops) is watched. Words on the thread's own stack count if a
 //! locked instruction names them the same way, thread-local ones never. Of a trusted module, the C
-//! library, whose locks are events of their own, only the first and the last idiom count, and
-//! global variables beside locks.
+//! library, whose locks are events of their own, only the first and the last idiom count, and, beside
+//! locks, global variables and what functions that know detached threads compare (`own_address`).
 //!
 //! A race that these miss makes a replay diverge, which names the pair; from then on its sites are
 //! watched too (`refrain sites`).
@@ -70,6 +70,7 @@ use super::lent::lent;
 use super::loops::{Flow, Loop, is_within};
 use super::marked::marked;
 use super::ordered::{Operands, is_candidate, is_load, is_locked, is_stack_load, is_store};
+use super::own_address::compares_own_address;
 use super::padded::padded;
 use super::pauses::published;
 use super::polls::polls;
@@ -186,6 +187,7 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
                     || is_store(i) && waited.look_like(address)
             })
     };
+    let of_threads = around.trusted && compares_own_address(code);
     let is_site = |at: usize, address: Option<SymbolicAddress>| {
         let is_own = address.and_then(SymbolicAddress::variable).is_some_and(around.is_variable);
         let is_elsewhere = address
@@ -193,7 +195,10 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
             .is_some_and(|at| !(around.is_variable)(at));
         let is_variable = is_own || is_elsewhere;
         let beside = near[at] || flags_of_locks[at];
-        let is_meant = if around.trusted { beside && is_variable } else { beside || is_variable };
+        let is_meant = match around.trusted {
+            true => beside && (is_variable || of_threads && is_compared(code, at)),
+            false => beside || is_variable,
+        };
         is_meant && is_candidate(&code[at])
     };
     let is_atomic = |i: &Instruction, address: SymbolicAddress| {
@@ -417,6 +422,16 @@ mod tests {
         assert_eq!(found(true, false, accessor), [Mov], "its callee locks");
         assert_eq!(found(false, false, accessor), []);
         assert_eq!(found(true, true, accessor), []);
+    }
+
+    #[test]
+    fn the_c_librarys_detached_threads() {
+        let detach = |a: &mut CodeAssembler, mark| {
+            a.lock().cmpxchg(qword_ptr(rdi + 0x620), mark).unwrap();
+            a.test(byte_ptr(rdi + 0x308), 0x10).unwrap();
+        };
+        let with = |mark| found(false, true, |a| detach(a, mark));
+        assert_eq!((with(rdi), with(rsi)), (vec![Mnemonic::Test], vec![]));
     }
 
     /// As in a lock that lies behind a pointer: its release is a plain store.

@@ -67,6 +67,7 @@ mod log;
 mod loops;
 mod marked;
 mod ordered;
+mod own_address;
 mod padded;
 mod pauses;
 mod persistent;
