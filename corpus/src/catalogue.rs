@@ -245,6 +245,7 @@ pub static PROGRAMS: &[Program] = &[
     exerciser("ex_avx", "c/ex_avx.c", &["100"]),
     exerciser("ex_jit", "c/ex_jit.c", &["40"]),
     Program { small: &["20000"], ..program("ex_patch", "c/ex_patch.c", Group::Litmus) },
+    exerciser("ex_exit", "c/ex_exit.c", &["1000"]),
     exerciser("ex_process", "c/ex_process.c", &["2"]),
     exerciser("ex_cpu", "c/ex_cpu.c", &["20000"]),
     Program { language: Language::Cxx, ..exerciser("mixed_cpp", "cpp/mixed.cpp", &["1000"]) },

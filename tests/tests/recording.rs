@@ -38,6 +38,7 @@ fn output_and_status_are_those_of_the_program() {
         "ex_avx",
         "ex_threads",
         "ex_detach",
+        "ex_exit",
         "ex_process",
         "ex_stamps",
         "ex_versions",
