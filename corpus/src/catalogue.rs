@@ -226,6 +226,10 @@ pub static PROGRAMS: &[Program] = &[
         flags: &["-fno-asynchronous-unwind-tables"],
         ..exerciser("ex_polls_no_unwind", "c/ex_polls.c", &["300"])
     },
+    Program {
+        flags: &["-fno-asynchronous-unwind-tables", "-s"],
+        ..exerciser("ex_polls_stripped", "c/ex_polls.c", &["300"])
+    },
     exerciser("ex_versions", "c/ex_versions.c", &["20000"]),
     unoptimised("ex_polls_O0", "c/ex_polls.c", &["300"]),
     unoptimised("ex_stamps_O0", "c/ex_stamps.c", &["300"]),

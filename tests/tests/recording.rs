@@ -46,6 +46,7 @@ fn output_and_status_are_those_of_the_program() {
         "ex_clock",
         "ex_polls_O0",
         "ex_polls_no_unwind",
+        "ex_polls_stripped",
         "ex_stamps_O0",
         "ex_helpers",
         "ex_helpers_O0",
