@@ -184,13 +184,19 @@ impl Elf {
 /// Where direct calls in `code`, which lies at this address, lead to in it.
 fn called(code: &[u8], address: u64) -> Vec<u64> {
     const CALL: u8 = 0xe8;
+    /// What stands before a function that is not aligned: the return of another one, or filling.
+    const ENDS: [u8; 3] = [0xc3, 0x90, 0xcc];
     let all = address..address.saturating_add(code.len() as u64);
     let targets = code.windows(5).zip(address..).filter(|(bytes, _)| bytes[0] == CALL);
     let targets = targets.map(|(bytes, at)| {
         let distance = i32::from_le_bytes([bytes[1], bytes[2], bytes[3], bytes[4]]);
         at.wrapping_add(5).wrapping_add_signed(distance.into())
     });
-    targets.filter(|at| all.contains(at) && at.is_multiple_of(ALIGNMENT)).collect()
+    let is_start = |at: u64| {
+        let before = at.checked_sub(address + 1).map(|before| code[before as usize]);
+        at.is_multiple_of(ALIGNMENT) || before.is_some_and(|byte| ENDS.contains(&byte))
+    };
+    targets.filter(|&at| all.contains(&at) && is_start(at)).collect()
 }
 
 #[cfg(test)]
@@ -230,13 +236,14 @@ mod tests {
 
     #[test]
     fn calls_lead_to_functions() {
-        let mut code = vec![0x90; 0x60];
-        // To a function before; to one behind; between two functions; out of the code.
-        for (at, to) in [(0x31, 0x10_i32), (0x36, 0x50), (0x3b, 0x44), (0x42, 0x100)] {
+        let mut code = vec![0; 0x60];
+        code[0x54] = 0xc3;
+        // To a function before; to one behind; into another one; out of the code.
+        for (at, to) in [(0x31, 0x10_i32), (0x36, 0x55), (0x3b, 0x4c), (0x42, 0x100)] {
             code[at] = 0xe8;
             code[at + 1..at + 5].copy_from_slice(&(to - (at as i32 + 5)).to_le_bytes());
         }
-        assert_eq!(called(&code, 0x1000), [0x1010, 0x1050]);
+        assert_eq!(called(&code, 0x1000), [0x1010, 0x1055]);
     }
 
     #[test]
