@@ -217,6 +217,7 @@ pub static PROGRAMS: &[Program] = &[
     exerciser("ex_sem", "c/ex_sem.c", &["200"]),
     exerciser("ex_once", "c/ex_once.c", &["100"]),
     exerciser("ex_threads", "c/ex_threads.c", &["15"]),
+    exerciser("ex_detach", "c/ex_detach.c", &["300"]),
     exerciser("ex_spawn", "c/ex_spawn.c", &["15"]),
     Program { flags: &["-mcx16"], ..exerciser("ex_atomics", "c/ex_atomics.c", &["2000"]) },
     exerciser("ex_polls", "c/ex_polls.c", &["300"]),
@@ -224,6 +225,10 @@ pub static PROGRAMS: &[Program] = &[
     Program {
         flags: &["-fno-asynchronous-unwind-tables"],
         ..exerciser("ex_polls_no_unwind", "c/ex_polls.c", &["300"])
+    },
+    Program {
+        flags: &["-fno-asynchronous-unwind-tables", "-s"],
+        ..exerciser("ex_polls_stripped", "c/ex_polls.c", &["300"])
     },
     exerciser("ex_versions", "c/ex_versions.c", &["20000"]),
     unoptimised("ex_polls_O0", "c/ex_polls.c", &["300"]),
@@ -244,6 +249,7 @@ pub static PROGRAMS: &[Program] = &[
     exerciser("ex_avx", "c/ex_avx.c", &["100"]),
     exerciser("ex_jit", "c/ex_jit.c", &["40"]),
     Program { small: &["20000"], ..program("ex_patch", "c/ex_patch.c", Group::Litmus) },
+    exerciser("ex_exit", "c/ex_exit.c", &["1000"]),
     exerciser("ex_process", "c/ex_process.c", &["2"]),
     exerciser("ex_cpu", "c/ex_cpu.c", &["20000"]),
     Program { language: Language::Cxx, ..exerciser("mixed_cpp", "cpp/mixed.cpp", &["1000"]) },

@@ -141,6 +141,16 @@ fn programs_are_exact() {
     }
 }
 
+/// Others wait for what the last event of a thread, in a call that the recording does not see the end of,
+/// comes before. (Half of such recordings have one.)
+#[test]
+fn programs_that_end_within_calls_are_exact() {
+    let Some(bench) = bench() else { return };
+    for _ in 0..8 {
+        is_exact(&bench, &corpus("ex_exit"));
+    }
+}
+
 /// The library says which thread is first.
 #[test]
 fn once_objects_in_memory_that_is_used_again() {

@@ -53,8 +53,8 @@
 //! (compilers duplicate the tails of loops) is watched. Words on the thread's own stack, which the stack
 //! pointer names, or the frame pointer where the function does not take their addresses, count if a locked
 //! instruction names them the same way, thread-local ones never. Of a trusted module, the C
-//! library, whose locks are events of their own, only the first and the last idiom count, and
-//! global variables beside locks.
+//! library, whose locks are events of their own, only the first and the last idiom count, and, beside
+//! locks, global variables and what functions that know detached threads compare (`own_address`).
 //!
 //! A race that these miss makes a replay diverge, which names the pair; from then on its sites are
 //! watched too (`refrain sites`).
@@ -68,6 +68,7 @@ mod fenced;
 mod flags;
 mod lent;
 mod marked;
+mod own_address;
 mod padded;
 mod pauses;
 mod polls;
@@ -100,6 +101,7 @@ use flags::flags;
 use iced_x86::{Instruction, Mnemonic, Register};
 use lent::lent;
 use marked::marked;
+use own_address::compares_own_address;
 use padded::padded;
 use pauses::published;
 use polls::polls;
@@ -215,6 +217,7 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
             })
     };
     let frame = Frame::of(code);
+    let of_threads = around.trusted && compares_own_address(code);
     let is_site = |at: usize, address: Option<SymbolicAddress>| {
         let is_own = address.and_then(SymbolicAddress::variable).is_some_and(around.is_variable);
         let is_elsewhere = address
@@ -222,7 +225,10 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
             .is_some_and(|at| !(around.is_variable)(at));
         let is_variable = is_own || is_elsewhere;
         let beside = near[at] || flags_of_locks[at];
-        let is_meant = if around.trusted { beside && is_variable } else { beside || is_variable };
+        let is_meant = match around.trusted {
+            true => beside && (is_variable || of_threads && is_compared(code, at)),
+            false => beside || is_variable,
+        };
         is_meant && is_candidate(&code[at]) && !frame.is_own(&code[at])
     };
     let is_atomic = |i: &Instruction, address: SymbolicAddress| {

@@ -1,5 +1,6 @@
 //! Where functions lie, as the unwind information has it, which stripped files have too. What is
-//! compiled without it has symbols at best.
+//! compiled without it may have symbols. Where there are none either (Free Pascal's programs), functions
+//! begin where calls lead.
 
 use super::Elf;
 use gimli::{BaseAddresses, CieOrFde, EhFrame, LittleEndian, UnwindSection};
@@ -27,6 +28,8 @@ const PADDING: u64 = 64;
 /// code has, and not many more bytes of code for each.
 const START_UP: usize = 8;
 const LONG: u64 = 1 << 10;
+/// Where compilers let functions begin.
+const ALIGNMENT: u64 = 16;
 
 impl Extents {
     /// The same with functions of which symbols tell.
@@ -63,13 +66,29 @@ impl Extents {
 impl Elf {
     /// Where functions lie, by the search table of the unwind information (`.eh_frame_hdr`), and by the
     /// symbols, if there is code that has none. Static programs have no such table: of them, the unwind
-    /// information itself and the symbols are read.
+    /// information itself and the symbols are read. If there is code left of which nothing tells, functions
+    /// begin where calls lead, too.
     pub(crate) fn extents(&self) -> Extents {
-        match self.by_unwind_table() {
-            Some(extents) if self.is_covered_by(extents.starts.len()) => extents,
+        let extents = match self.by_unwind_table() {
+            Some(extents) if self.is_covered_by(extents.starts.len()) => return extents,
             Some(extents) => extents.with(self.symbols()),
             None => self.by_unwind_information().unwrap_or_default().with(self.symbols()),
+        };
+        match self.is_covered_by(extents.starts.len()) {
+            true => extents,
+            false => extents.with(self.called()),
         }
+    }
+
+    /// Where direct calls lead. Bytes that look like a call may be part of something else; but hardly any
+    /// of those lead to code, and to a place where a function may begin.
+    fn called(&self) -> Vec<Range<u64>> {
+        let code = self.segments.iter().filter(|segment| segment.prot & libc::PROT_EXEC != 0);
+        let calls = code.flat_map(|segment| {
+            let bytes = self.bytes(segment.file_offset, segment.file_size).unwrap_or_default();
+            called(bytes, segment.vaddr)
+        });
+        calls.map(|start| start..start).collect()
     }
 
     /// Whether so many functions may be all that there are.
@@ -162,6 +181,24 @@ impl Elf {
     }
 }
 
+/// Where direct calls in `code`, which lies at this address, lead to in it.
+fn called(code: &[u8], address: u64) -> Vec<u64> {
+    const CALL: u8 = 0xe8;
+    /// What stands before a function that is not aligned: the return of another one, or filling.
+    const ENDS: [u8; 3] = [0xc3, 0x90, 0xcc];
+    let all = address..address.saturating_add(code.len() as u64);
+    let targets = code.windows(5).zip(address..).filter(|(bytes, _)| bytes[0] == CALL);
+    let targets = targets.map(|(bytes, at)| {
+        let distance = i32::from_le_bytes([bytes[1], bytes[2], bytes[3], bytes[4]]);
+        at.wrapping_add(5).wrapping_add_signed(distance.into())
+    });
+    let is_start = |at: u64| {
+        let before = at.checked_sub(address + 1).map(|before| code[before as usize]);
+        at.is_multiple_of(ALIGNMENT) || before.is_some_and(|byte| ENDS.contains(&byte))
+    };
+    targets.filter(|&at| all.contains(&at) && is_start(at)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -195,6 +232,18 @@ mod tests {
         let end = |start| Some(ends[starts.iter().position(|it| *it == start)?]);
         let extents = Extents::new(starts.to_vec(), end);
         assert_eq!(extents.followed, [far..far + 0x10, last..last + 0x20]);
+    }
+
+    #[test]
+    fn calls_lead_to_functions() {
+        let mut code = vec![0; 0x60];
+        code[0x54] = 0xc3;
+        // To a function before; to one behind; into another one; out of the code.
+        for (at, to) in [(0x31, 0x10_i32), (0x36, 0x55), (0x3b, 0x4c), (0x42, 0x100)] {
+            code[at] = 0xe8;
+            code[at + 1..at + 5].copy_from_slice(&(to - (at as i32 + 5)).to_le_bytes());
+        }
+        assert_eq!(called(&code, 0x1000), [0x1010, 0x1055]);
     }
 
     #[test]

@@ -45,20 +45,39 @@ impl GuestThread {
             ..self.here(EventKind::Syscall)
         };
         let mut turns = Vec::new();
-        let sent = self.read_for_call(&mut turns, |event| {
+        let done = self.perform_call(&call, &actual, came, &mut turns);
+        if matches!(done, Err(Halt::Done)) {
+            // The program ended before the call did, and others wait for its turns.
+            self.end_turns(&mut turns);
+        }
+        done
+    }
+
+    /// Performs a call and its events; `turns` are those that the thread has meanwhile.
+    fn perform_call(
+        &mut self,
+        call: &Call,
+        actual: &Event,
+        came: Instant,
+        turns: &mut Vec<(usize, u64)>,
+    ) -> Result<(), Halt> {
+        let sent = self.read_for_call(turns, |event| {
             let sent = call.sent(event.value as i64, &Guest)?;
             Some((digest::of_ranges(&sent.ranges), sent))
         })?;
-        self.operation(&call)?;
+        if !turns.is_empty() && self.cursor.peek()?.is_none() {
+            return Err(Halt::Done);
+        }
+        self.operation(call)?;
         let event = self.next(EventKind::Syscall)?;
         let record = self.record()?;
-        self.compare_call(&event, &actual, &record, &call)?;
+        self.compare_call(&event, actual, &record, call)?;
         if let Effect::Memory { content } = record.effect {
-            self.memory_call((&event, came), &call, (content, &record.writes))?;
-            self.end_turns(&mut turns);
+            self.memory_call((&event, came), call, (content, &record.writes))?;
+            self.end_turns(turns);
             return Ok(());
         }
-        self.end_turns(&mut turns);
+        self.end_turns(turns);
         // Others may learn of what it has done before it returns.
         let is_done_early = call.action() == Action::Machine(MachineCall::IoSubmit);
         if is_done_early {
@@ -82,7 +101,7 @@ impl GuestThread {
         if let Effect::Output { fd, len, crc } = record.effect {
             self.check_output(sent, (fd, len, crc))?;
         }
-        self.note_kernel(&call, result, &record);
+        self.note_kernel(call, result, &record);
         self.context.finish_syscall(result);
         if result == syscall::BEGIN_AGAIN {
             self.context.begin_syscall_again(event.nr);
@@ -92,7 +111,7 @@ impl GuestThread {
             self.end_creation();
             self.clone_thread(child, &event, &record)?;
         }
-        self.machine_effects(&call, &event)?;
+        self.machine_effects(call, &event)?;
         self.times(|times| times.last(&event, came));
         self.note_event(&event)
     }

@@ -446,3 +446,13 @@ fn loops_around_loops_that_poll() {
     assert_eq!(waits(true), [Mnemonic::Cmp], "beside the fence, and what is polled anyway");
     assert_eq!(waits(false), [], "it computes");
 }
+
+#[test]
+fn the_c_librarys_detached_threads() {
+    let detach = |a: &mut CodeAssembler, mark| {
+        a.lock().cmpxchg(qword_ptr(rdi + 0x620), mark).unwrap();
+        a.test(byte_ptr(rdi + 0x308), 0x10).unwrap();
+    };
+    let with = |mark| found(false, true, |a| detach(a, mark));
+    assert_eq!((with(rdi), with(rsi)), (vec![Mnemonic::Test], vec![]));
+}
