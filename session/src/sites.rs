@@ -97,10 +97,10 @@ impl Profile {
         let only_library = races.pairs.iter().all(|pair| pair.in_library);
         let pairs = races.pairs.iter().filter(|pair| only_library || !pair.in_library);
         let mut profile = Profile::default();
-        for Side { pc, kernel, .. } in pairs.flat_map(|pair| [&pair.first, &pair.second]) {
+        for Side { pc, watchable, .. } in pairs.flat_map(|pair| [&pair.first, &pair.second]) {
             let module = modules.iter().find(|module| (module.start..module.end).contains(pc));
             if let Some(module) = module
-                && !kernel
+                && *watchable
             {
                 let sites = profile.sites.entry(module.identity()).or_default();
                 sites.insert(pc.wrapping_sub(module.bias));

@@ -109,6 +109,8 @@ pub enum Effect {
         len: u64,
         /// CRC-32 of them.
         crc: u32,
+        /// The bytes, if they are known to race: a replay takes them from here. Else none.
+        raced: Vec<u8>,
     },
     /// The address space changed and replay repeats the change: the call itself is in the
     /// arguments; the result is its address. Of a mapped file the content is in a blob.

@@ -24,6 +24,13 @@ pub(crate) fn of_ranges(ranges: &[Range<u64>]) -> u32 {
     hasher.finalize()
 }
 
+/// What these ranges hold, as far as they can be read.
+pub(crate) fn bytes_of(ranges: &[Range<u64>]) -> Vec<u8> {
+    let bytes =
+        |range: &Range<u64>| Guest.read_prefix(range.start, (range.end - range.start) as usize);
+    ranges.iter().flat_map(bytes).collect()
+}
+
 /// Bytes that are read at once.
 const PIECE: u64 = 1 << 16;
 

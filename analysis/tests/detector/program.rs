@@ -219,7 +219,7 @@ impl Run {
                 self.call(thread, (linux::MUNMAP, 0), pc, record);
             }
             Step::Send(address, len) => {
-                let effect = Effect::Output { fd: 1, len, crc: 0 };
+                let effect = Effect::Output { fd: 1, len, crc: 0, raced: Vec::new() };
                 let args = [1, address, len, 0, 0, 0];
                 self.call(
                     thread,

@@ -13,7 +13,7 @@ the program shares memory with a process that it started, and could not be kept 
 were computing when it forked, or it is too large): what that process wrote there may be the cause";
 
 fn render_side(side: &Side) -> String {
-    let Side { thread, event, access, address, size, pc, place, kernel: _ } = side;
+    let Side { thread, event, access, address, size, pc, place, kernel: _, watchable: _ } = side;
     let bytes = counted(*size, "byte");
     let mut text = format!(
         "{thread} after {event} {access} {bytes} at {address:#x}, pc {pc:#x}, {}\n",
@@ -112,6 +112,7 @@ mod tests {
             size: 8,
             pc: 0x1000_1200 + u64::from(line),
             kernel: false,
+            watchable: true,
             place: example::place("update", "/src/race.c", line),
         }
     }

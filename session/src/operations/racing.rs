@@ -357,6 +357,7 @@ fn side(side: &analysis::Side, symbols: &mut Symbols) -> Side {
         size: side.size,
         pc: side.pc,
         kernel: side.act == Act::Kernel,
+        watchable: side.act != Act::Kernel || !side.writes,
         place: symbols.place(code),
     }
 }

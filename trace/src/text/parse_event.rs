@@ -139,9 +139,11 @@ impl Line {
                 record.writes.push(Write { address: number(address)?, bytes: hex(bytes)? });
             }
             "output" => {
-                let [fd, len, crc] = three(value)?;
-                record.effect =
-                    Effect::Output { fd: signed(fd)?, len: number(len)?, crc: number(crc)? };
+                let mut parts = value.splitn(4, ',');
+                let mut next = || parts.next().ok_or("output is not of the form fd,len,crc");
+                let (fd, len, crc) = (signed(next()?)?, number(next()?)?, number(next()?)?);
+                let raced = parts.next().map_or(Ok(Vec::new()), hex)?;
+                record.effect = Effect::Output { fd, len, crc, raced };
             }
             "memory" => {
                 let [blob, offset, len] = three(value)?;

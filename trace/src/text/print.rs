@@ -310,7 +310,10 @@ fn print_payload(record: &SyscallRecord, f: &mut Formatter<'_>) -> Result {
     }
     match effect {
         Effect::None => Ok(()),
-        Effect::Output { fd, len, crc } => write!(f, " output={fd},{len},{crc:#x}"),
+        Effect::Output { fd, len, crc, raced } => {
+            write!(f, " output={fd},{len},{crc:#x}")?;
+            if raced.is_empty() { Ok(()) } else { write!(f, ",{}", Hex(raced)) }
+        }
         Effect::Memory { content: None } => f.write_str(" memory"),
         Effect::Memory { content: Some(Window { blob, offset, len }) } => {
             write!(f, " memory={blob},{offset:#x},{len:#x}")

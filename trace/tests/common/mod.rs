@@ -54,11 +54,8 @@ fn effect() -> impl Strategy<Value = Effect> {
     });
     prop_oneof![
         Just(Effect::None),
-        (any::<i32>(), number(), any::<u32>()).prop_map(|(fd, len, crc)| Effect::Output {
-            fd,
-            len,
-            crc
-        }),
+        (any::<i32>(), number(), any::<u32>(), vec(any::<u8>(), 0..9))
+            .prop_map(|(fd, len, crc, raced)| Effect::Output { fd, len, crc, raced }),
         prop::option::of(window).prop_map(|content| Effect::Memory { content }),
         any::<u32>().prop_map(|t| Effect::Clone { child: ThreadId(t) }),
         any::<u32>().prop_map(|blob| Effect::Exec { image: BlobId(blob) }),

@@ -5,11 +5,14 @@ use super::notice::Notice;
 use super::thread::{Flow, GuestThread};
 use crate::context::reg::*;
 use crate::host::{self, Guest};
-use crate::syscall::{self, Action, Call, MachineCall, Order};
+use crate::syscall::{self, Action, Call, MachineCall, Order, Sent};
 use crate::{Error, Result, digest, elsewhere, hidden};
 use refrain_trace::payload::{Effect, SyscallRecord, Write};
 use refrain_trace::{Ending, Event, EventKind, NO_TICKET, order};
 use std::ops::Range;
+
+/// Bytes of one call that are kept if they race, at most.
+const MOST_RACED: u64 = 16 << 20;
 
 pub(crate) const EBADF: i64 = 9;
 pub(crate) const EINVAL: i64 = 22;
@@ -160,12 +163,20 @@ impl GuestThread {
             .collect();
         writes.extend(self.shown_changes(&pending.call, result, shortened));
         let effect = match pending.call.sent(result, &Guest) {
-            Some(sent) => {
-                self.machine.count_output(sent.len);
+            Some(Sent { fd, len, ranges }) => {
+                self.machine.count_output(len);
+                let raced = match self.machine.sends_race_at(pending.event.pc) && len <= MOST_RACED
+                {
+                    true => digest::bytes_of(&ranges),
+                    false => Vec::new(),
+                };
                 // Other threads may change it while the kernel reads it.
-                let whole = sent.ranges == will_send;
-                let crc = if whole { digest } else { digest::of_ranges(&sent.ranges) };
-                Effect::Output { fd: sent.fd, len: sent.len, crc }
+                let crc = match ranges == will_send {
+                    _ if !raced.is_empty() => crc32fast::hash(&raced),
+                    true => digest,
+                    false => digest::of_ranges(&ranges),
+                };
+                Effect::Output { fd, len, crc, raced }
             }
             None => Effect::None,
         };

@@ -134,6 +134,8 @@ pub(crate) struct Machine {
     waiting: Mutex<Option<Waiting>>,
     /// Sites that are watched beside the idioms.
     learned: LearnedSites,
+    /// Where they are in memory, system calls among them that have sent what other threads change.
+    raced: RwLock<BTreeSet<u64>>,
 }
 
 #[derive(Default)]
@@ -218,6 +220,7 @@ impl Machine {
             child: AtomicBool::new(false),
             waiting: Mutex::default(),
             learned,
+            raced: RwLock::default(),
         }
     }
 
@@ -261,6 +264,12 @@ impl Machine {
         let order_of = self.order_of.as_ref()?;
         let is_open = self.lines().is_none() && self.threads().all.len() == 1;
         is_open.then(|| order_of(command)).flatten()
+    }
+
+    /// Whether what the system call there sends is known to race.
+    pub(crate) fn sends_race_at(&self, pc: u64) -> bool {
+        !self.learned.is_empty()
+            && self.raced.read().unwrap_or_else(PoisonError::into_inner).contains(&pc)
     }
 
     /// How many threads the guest has now.
@@ -404,6 +413,7 @@ impl Machine {
         if let Some(sites) = self.learned.get(&module.identity()) {
             let sites: Vec<u64> = sites.iter().map(|&site| bias.wrapping_add(site)).collect();
             self.engine.watch(&sites);
+            self.raced.write().unwrap_or_else(PoisonError::into_inner).extend(sites);
         }
         self.log.module(module);
     }

@@ -98,8 +98,8 @@ impl GuestThread {
             return self.note_event(&event);
         }
         let result = event.value as i64;
-        if let Effect::Output { fd, len, crc } = record.effect {
-            self.check_output(sent, (fd, len, crc))?;
+        if let Effect::Output { fd, len, crc, raced } = &record.effect {
+            self.check_output(sent, (*fd, *len, *crc), raced)?;
         }
         self.note_kernel(call, result, &record);
         self.context.finish_syscall(result);
@@ -217,9 +217,15 @@ impl GuestThread {
         &mut self,
         sent: Option<(u32, Sent)>,
         (fd, len, crc): (i32, u64, u32),
+        raced: &[u8],
     ) -> Result<(), Halt> {
-        self.tally.digests += 1;
         let actual = sent.as_ref().map(|(digest, _)| *digest);
+        if actual != Some(crc) && !raced.is_empty() && crc32fast::hash(raced) == crc {
+            // Known to race: sent as it was recorded, as a watched load reads what was recorded.
+            self.machine.options.output.iter().for_each(|output| output(fd, raced));
+            return Ok(());
+        }
+        self.tally.digests += 1;
         if actual != Some(crc) {
             let expected = format!("{len} bytes with CRC {crc:#010x} to descriptor {fd}");
             let actual = format!("CRC {:#010x}", actual.unwrap_or(0));
