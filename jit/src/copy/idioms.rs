@@ -24,6 +24,7 @@
 //! - fields in cache lines of their own, of which a short function moves one on and looks at another
 //!   (`padded`);
 //! - counters in cache lines of their own that a loop adds up (`shards`);
+//! - arrays of atomics where a loop scans them (`arrays`);
 //! - what a loop between two fences loads (`fenced`), and links of lists that carry a mark (`marked`);
 //! - bytes that are loaded only to be tested (`tested`);
 //! - what the debug information names as an atomic operation (`declared`);
@@ -61,6 +62,7 @@
 
 mod announced;
 mod answers;
+mod arrays;
 mod beside;
 mod copies;
 mod declared;
@@ -93,6 +95,7 @@ use super::ordered::{Frame, Operands, is_candidate, is_load, is_locked, is_stack
 use crate::common::is_call;
 use announced::announced;
 use answers::answers;
+use arrays::arrays;
 use beside::{flags_of_locks, is_compared};
 use copies::{arms, is_copied};
 use declared::declared;
@@ -289,6 +292,7 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         let rings = padded(code, &addresses);
         sites.extend(rings.into_iter().map(|at| code[at].ip()));
         sites.extend(answers(code).into_iter().map(|at| code[at].ip()));
+        sites.extend(arrays(code).into_iter().map(|at| code[at].ip()));
         let tested = tested(code);
         if !tested.is_empty() {
             let computes = computations(code, &loops, &polls, &unfolded_words);
