@@ -214,6 +214,30 @@ pub(crate) fn spans_of(instruction: &Instruction, context: &Context) -> (Vec<Spa
     (spans, None)
 }
 
+/// Whether an instruction does nothing but move 16 bytes between memory and a vector register. No event
+/// has so much: where these are known to race, they are executed in their turns, as locked instructions.
+pub(crate) fn is_wide(instruction: &Instruction) -> bool {
+    use Mnemonic::*;
+    matches!(
+        instruction.mnemonic(),
+        Movaps
+            | Movapd
+            | Movups
+            | Movupd
+            | Movdqa
+            | Movdqu
+            | Lddqu
+            | Vmovaps
+            | Vmovapd
+            | Vmovups
+            | Vmovupd
+            | Vmovdqa
+            | Vmovdqu
+            | Vlddqu
+    ) && instruction.op_kinds().any(|kind| kind == OpKind::Memory)
+        && instruction.memory_size().size() == 16
+}
+
 /// Locked, explicitly or because it is an `xchg` with memory.
 pub(crate) fn is_locked(instruction: &Instruction) -> bool {
     instruction.has_lock_prefix()

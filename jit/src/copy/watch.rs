@@ -7,7 +7,7 @@ use super::limits::is_look_at_limit;
 use super::ordered::{Window, is_load, is_locked, is_store, may_have_partner, operand};
 use super::translate::{BlockEnd, Original, can_encode, encode, memory_operand, slot_load};
 use super::translator::Translator;
-use crate::accesses::constant_address;
+use crate::accesses::{constant_address, is_wide};
 use iced_x86::{Code as Opcode, Encoder, Instruction, Register};
 use refrain_vm::OrderedKind;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ impl Translator {
             return self.unordered(original);
         };
         self.make_room_for(instruction);
-        if operand.kind != OrderedKind::ReadModifyWrite {
+        if !is_locked(instruction) {
             self.watched_loads.push((instruction.ip() - window.start()) as u16);
         }
         self.hot.spill(emit::RCX_SLOT, RCX);
@@ -79,7 +79,10 @@ impl Translator {
         if is_store(instruction) {
             return Some(operand(instruction, OrderedKind::Store));
         }
-        is_load(instruction).then(|| operand(instruction, OrderedKind::Load))
+        if is_load(instruction) {
+            return Some(operand(instruction, OrderedKind::Load));
+        }
+        is_wide(instruction).then(|| operand(instruction, OrderedKind::ReadModifyWrite))
     }
 
     /// Whether an instruction is watched for its own sake, whichever instructions stand beside it.

@@ -7,7 +7,7 @@
 
 use super::thunk::Batch;
 use super::vars::{self, Effects, VarSet};
-use crate::accesses::{Memory, is_locked, is_repeated, memory_of};
+use crate::accesses::{Memory, is_locked, is_repeated, is_wide, memory_of};
 use crate::emulated::{emulated, is_of_state};
 use crate::features::may_execute;
 use crate::refused::is_refused;
@@ -454,7 +454,11 @@ fn ending(i: &Instruction, cuts: Cuts<'_>) -> Option<Term> {
             return Some(Term::Watched(OrderedKind::ReadModifyWrite, next));
         }
         if cuts.watched.is_some_and(|watched| watched.contains(&i.ip())) {
-            let kind = if writes_memory(i) { OrderedKind::Store } else { OrderedKind::Load };
+            let kind = match () {
+                () if is_wide(i) => OrderedKind::ReadModifyWrite,
+                () if writes_memory(i) => OrderedKind::Store,
+                () => OrderedKind::Load,
+            };
             return Some(Term::Watched(kind, next));
         }
     }

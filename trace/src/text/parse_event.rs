@@ -140,7 +140,8 @@ impl Line {
             }
             "output" => {
                 let mut parts = value.splitn(4, ',');
-                let mut next = || parts.next().ok_or("output is not of the form fd,len,crc");
+                let wrong = || format!("{:?} is not of the form a,b,c", shortened(value));
+                let mut next = || parts.next().ok_or_else(wrong);
                 let (fd, len, crc) = (signed(next()?)?, number(next()?)?, number(next()?)?);
                 let raced = parts.next().map_or(Ok(Vec::new()), hex)?;
                 record.effect = Effect::Output { fd, len, crc, raced };

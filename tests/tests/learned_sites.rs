@@ -1,9 +1,11 @@
-//! What a program sends while other threads change it: a recording of a call that is known to do so keeps
-//! the bytes, and a replay sends these, as a watched load reads what was recorded.
+//! What recordings do at sites that are known to race.
+//!
+//! What a program sends while other threads change it is kept, and a replay sends that, as a watched load
+//! reads what was recorded. Accesses of 16 bytes are executed in their turns, as locked instructions are.
 
 use refrain_tests::Bench;
 use refrain_trace::payload::{Effect, SyscallRecord};
-use refrain_trace::{OwnedEvent, OwnedTrace, Trace};
+use refrain_trace::{EventKind, Module, OwnedEvent, OwnedTrace, Trace};
 use std::path::PathBuf;
 
 const SENDS: &str = r#"
@@ -41,6 +43,14 @@ fn sending(trace: &mut OwnedTrace) -> &mut OwnedEvent {
     events.find(sends).expect("it writes")
 }
 
+/// Has the bench's next recordings look out for what races at these addresses.
+fn learn(bench: &Bench, module: &Module, sites: &[u64]) {
+    let sites: Vec<u64> = sites.iter().map(|pc| pc - module.bias).collect();
+    let profile = format!(r#"{{"sites": {{"{}": {sites:?}}}}}"#, module.identity());
+    bench.file("profile.json", profile.as_bytes());
+    bench.refrain(["sites", "import", "profile.json"]).succeeds();
+}
+
 #[test]
 fn bytes_that_are_known_to_race_are_kept() {
     let bench = bench();
@@ -48,10 +58,7 @@ fn bytes_that_are_known_to_race_are_kept() {
     let pc = sending(&mut trace).event.pc;
     let mut modules = trace.modules.iter();
     let library = modules.find(|it| (it.start..it.end).contains(&pc)).expect("it is code");
-    let (identity, site) = (library.identity(), pc - library.bias);
-    let profile = format!(r#"{{"sites": {{"{identity}": [{site}]}}}}"#);
-    bench.file("profile.json", profile.as_bytes());
-    bench.refrain(["sites", "import", "profile.json"]).succeeds();
+    learn(&bench, library, &[pc]);
     let mut trace = recorded(&bench);
     let kept = &sending(&mut trace).payload;
     let Some(SyscallRecord { effect: Effect::Output { raced, .. }, .. }) = kept else {
@@ -79,6 +86,54 @@ fn bytes_that_raced_are_taken_from_the_trace() {
         for engine in ["tiered", "cranelift", "copy"] {
             let replay = bench.refrain(["replay", "--engine", engine, TRACE]);
             assert_eq!(replay.status, status, "{kept:?}: {replay:?}");
+        }
+    }
+}
+
+/// Two threads that exchange 16 bytes with nothing to order them, and say what they have seen.
+const EXCHANGES: &str = r#"
+#include <emmintrin.h>
+#include <pthread.h>
+#include <stdio.h>
+static volatile __m128i words[2];
+static void *exchange(void *own) {
+    volatile __m128i *mine = &words[own != 0], *other = &words[own == 0];
+    long seen = 0;
+    for (int i = 0; i < 20000; i++) {
+        *mine = _mm_set1_epi32(i);
+        __m128i it = *other;
+        seen = seen * 31 + _mm_cvtsi128_si32(it) + _mm_cvtsi128_si32(_mm_srli_si128(it, 12));
+    }
+    return (void *)seen;
+}
+int main(void) {
+    pthread_t thread;
+    pthread_create(&thread, 0, exchange, (void *)1);
+    long mine = (long)exchange(0);
+    void *other;
+    pthread_join(thread, &other);
+    printf("%ld %ld\n", mine, (long)other);
+}
+"#;
+
+#[test]
+fn accesses_of_sixteen_bytes_have_their_turns() {
+    let bench = bench();
+    bench.cc(EXCHANGES, &["-O1", "-pthread", "-o", "sends"]);
+    let record = || {
+        bench.refrain(["record", "--force", "-o", TRACE, "--", "./sends"]).succeeds();
+        OwnedTrace::read(&Trace::open(&path(&bench)).expect("a trace")).expect("can be read")
+    };
+    let program = record().modules.swap_remove(0);
+    let all: Vec<u64> = (program.start..program.end).collect();
+    learn(&bench, &program, &all);
+    for _ in 0..5 {
+        let trace = record();
+        let events = trace.threads.iter().flatten().map(|it| it.event);
+        let wide = events.filter(|it| it.kind() == EventKind::Atomic && it.nr == 16).count();
+        assert!(wide > 1000, "{wide} events");
+        for engine in ["tiered", "cranelift", "copy"] {
+            bench.refrain(["replay", "--engine", engine, TRACE]).succeeds();
         }
     }
 }
