@@ -66,15 +66,16 @@ impl Extents {
 impl Elf {
     /// Where functions lie, by the search table of the unwind information (`.eh_frame_hdr`), and by the
     /// symbols, if there is code that has none. Static programs have no such table: of them, the unwind
-    /// information itself and the symbols are read. If there is code left of which nothing tells, functions
-    /// begin where calls lead, too.
+    /// information itself and the symbols are read. Where neither tells of more than start-up code, functions
+    /// begin where calls lead.
     pub(crate) fn extents(&self) -> Extents {
         let extents = match self.by_unwind_table() {
             Some(extents) if self.is_covered_by(extents.starts.len()) => return extents,
             Some(extents) => extents.with(self.symbols()),
             None => self.by_unwind_information().unwrap_or_default().with(self.symbols()),
         };
-        match self.is_covered_by(extents.starts.len()) {
+        // All of the code is read for that, which of large libraries takes longer than all else at a start.
+        match extents.starts.len() > START_UP {
             true => extents,
             false => extents.with(self.called()),
         }
