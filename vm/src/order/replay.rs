@@ -10,6 +10,7 @@
 
 use super::in_progress::Performing;
 use crate::context::Context;
+use crate::context::reg::RAX;
 use crate::engine::{Engine, OrderedAccess, OrderedFastPath, OrderedKind, SLOW_PATH};
 use crate::host::{self, Guest};
 use crate::order::Span;
@@ -305,13 +306,22 @@ impl GuestThread {
     fn changing_nothing(&mut self, event: &Event, size: u8) -> Option<Context> {
         let &Event { object: address, value, .. } = event;
         let is_known = size <= 8 && !self.machine.gate.is_live();
-        if !is_known || self.fast_path.pages.operand(address, size).is_none_or(|now| now == value) {
+        let now = self.fast_path.pages.operand(address, size).filter(|_| is_known)?;
+        // Of a comparison that fails, memory may have another value a moment later.
+        let differs = (self.context.gpr[RAX] ^ value) << (64 - 8 * u32::from(size)) != 0;
+        if now == value && !(differs && self.may_compare()) {
             return None;
         }
         let mut context = self.context.clone();
         let left = self.cpu.step_beside(&mut context, value)?;
         let is_same = (left ^ value) << (64 - 8 * u32::from(size)) == 0;
         is_same.then_some(context)
+    }
+
+    /// Whether the instruction that the thread is at may be a `cmpxchg`: its first bytes have that opcode.
+    fn may_compare(&mut self) -> bool {
+        let code = self.fast_path.pages.operand(self.context.rip, 8).unwrap_or(0);
+        code.to_le_bytes().windows(2).any(|it| matches!(it, [0x0f, 0xb0 | 0xb1]))
     }
 
     /// The word has its new value.
