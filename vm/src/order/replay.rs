@@ -300,8 +300,8 @@ impl GuestThread {
     }
 
     /// The state behind the locked instruction that the thread is at, if that instruction left its word as
-    /// the word was (the lock was taken, the comparison failed), and memory has another value now. Then the
-    /// instruction is a load. Memory may lack a store that is not watched, or hold one that came after this
+    /// the word was (the lock was taken, the comparison failed), and memory has another value now, or may
+    /// have when the instruction is executed. Then the instruction is a load. Memory may lack a store that is not watched, or hold one that came after this
     /// instruction (releasing a lock is a plain store): what is there has to stay.
     fn changing_nothing(&mut self, event: &Event, size: u8) -> Option<Context> {
         let &Event { object: address, value, .. } = event;
