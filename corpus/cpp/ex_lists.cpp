@@ -37,7 +37,7 @@ struct List {
         Node *node = new Node{number};
         for (;;) {
             Node *at = before(number);
-            Node *next = at->next.load(std::memory_order_relaxed);
+            Node *next = at->next.load(std::memory_order_acquire);
             if (next && next->number < number) continue;
             node->next.store(next, std::memory_order_relaxed);
             if (at->next.compare_exchange_strong(next, node)) return;
