@@ -26,6 +26,8 @@ const BARRIER_COUNT: u64 = 8;
 
 /// Thread and event, in order.
 type Order = Vec<(ThreadId, u32)>;
+/// In the place of an event: an access. The scripted engine logs none.
+const LOGGED: u32 = u32::MAX;
 type Log = Arc<Mutex<Order>>;
 type Boxed = Box<dyn Scheduler + Send>;
 
@@ -70,7 +72,9 @@ impl Observer for Watching {
 struct WatchingThread(ThreadId, Log);
 
 impl ThreadObserver for WatchingThread {
-    fn accesses(&mut self, _: &[Access]) {}
+    fn accesses(&mut self, batch: &[Access]) {
+        batch.iter().for_each(|_| note(&self.1, self.0, LOGGED));
+    }
 
     fn event(&mut self, id: EventId, _: &Event, _: u64) {
         note(&self.1, self.0, id.0 as u32);
@@ -128,7 +132,10 @@ fn granted(guest: &Guest, by: impl Fn(u64) -> Boxed + Send + Sync + 'static, pac
     let outcome = replayed(guest, ReplayOptions { policy, ..ReplayOptions::default() }, pace);
     assert_eq!(outcome.divergence, None);
     assert_eq!(outcome.events, guest.trace().events());
-    taken(&log)
+    let order = taken(&log);
+    let is_logged = |(_, event): &(ThreadId, u32)| *event == LOGGED;
+    assert!(!order.iter().any(is_logged), "what has an event is an access by it alone: {order:?}");
+    order
 }
 
 /// What it grants in virtual time.
@@ -179,7 +186,10 @@ fn watched(guest: &Guest, policy: Policy, pace: u64) -> Order {
     let outcome = replayed(guest, options, pace);
     assert_eq!(outcome.divergence, None);
     assert_eq!(outcome.events, guest.trace().events());
-    taken(&log)
+    let order = taken(&log);
+    let is_logged = |(_, event): &(ThreadId, u32)| *event == LOGGED;
+    assert!(!order.iter().any(is_logged), "what has an event is an access by it alone: {order:?}");
+    order
 }
 
 proptest! {
@@ -295,10 +305,11 @@ fn an_exchange_that_changed_nothing_is_a_load() {
         guest.script.insert(pc, Step::Exchange { work, address, word });
         // The second one finds what the word began with.
         guest.trace.threads[0][at as usize + 1].event.value = 0;
-        (replayed(&guest, ReplayOptions::default(), 0).divergence, EventId(at))
+        (guest, EventId(at))
     };
-    assert_eq!(exchange(7).0, None);
-    let (found, at) = exchange(8);
+    watched(&exchange(7).0, Policy::Elsc, 0);
+    let (guest, at) = exchange(8);
+    let found = replayed(&guest, ReplayOptions::default(), 0).divergence;
     let found = found.expect("the word would have been lost");
     assert_eq!((found.kind, found.event), (DivergenceKind::Value, at), "{found:?}");
 }

@@ -10,7 +10,6 @@
 
 use super::in_progress::Performing;
 use crate::context::Context;
-use crate::context::reg::RAX;
 use crate::engine::{Engine, OrderedAccess, OrderedFastPath, OrderedKind, SLOW_PATH};
 use crate::host::{self, Guest};
 use crate::order::Span;
@@ -232,7 +231,6 @@ impl GuestThread {
             && let Some(context) = self.changing_nothing(&event, size)
         {
             self.catch_up(&event, size)?;
-            self.note_access(address, size, Access::ATOMIC);
             self.context = context;
             self.fast_path.met.meet((address, size), event.value, 0, 0);
             return self.finish_event(&event);
@@ -300,28 +298,20 @@ impl GuestThread {
     }
 
     /// The state behind the locked instruction that the thread is at, if that instruction left its word as
-    /// the word was (the lock was taken, the comparison failed), and memory has another value now, or may
-    /// have when the instruction is executed. Then the instruction is a load. Memory may lack a store that is not watched, or hold one that came after this
-    /// instruction (releasing a lock is a plain store): what is there has to stay.
+    /// the word was (the lock was taken, the comparison failed). Then the instruction is a load, and reads
+    /// what was recorded. Memory may lack a store that is not watched, or hold one that came after this
+    /// instruction (releasing a lock is a plain store), and such a store may come at any moment, also
+    /// between a look at memory and the instruction. What is there has to stay.
     fn changing_nothing(&mut self, event: &Event, size: u8) -> Option<Context> {
         let &Event { object: address, value, .. } = event;
-        let is_known = size <= 8 && !self.machine.gate.is_live();
-        let now = self.fast_path.pages.operand(address, size).filter(|_| is_known)?;
-        // Of a comparison that fails, memory may have another value a moment later.
-        let differs = (self.context.gpr[RAX] ^ value) << (64 - 8 * u32::from(size)) != 0;
-        if now == value && !(differs && self.may_compare()) {
+        if size > 8 || self.machine.gate.is_live() {
             return None;
         }
+        self.fast_path.pages.operand(address, size)?;
         let mut context = self.context.clone();
         let left = self.cpu.step_beside(&mut context, value)?;
         let is_same = (left ^ value) << (64 - 8 * u32::from(size)) == 0;
         is_same.then_some(context)
-    }
-
-    /// Whether the instruction that the thread is at may be a `cmpxchg`: its first bytes have that opcode.
-    fn may_compare(&mut self) -> bool {
-        let code = self.fast_path.pages.operand(self.context.rip, 8).unwrap_or(0);
-        code.to_le_bytes().windows(2).any(|it| matches!(it, [0x0f, 0xb0 | 0xb1]))
     }
 
     /// The word has its new value.
