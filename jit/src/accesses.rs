@@ -214,8 +214,9 @@ pub(crate) fn spans_of(instruction: &Instruction, context: &Context) -> (Vec<Spa
     (spans, None)
 }
 
-/// Whether an instruction does nothing but move 16 bytes between memory and a vector register. No event
-/// has so much: where these are known to race, they are executed in their turns, as locked instructions.
+/// Whether an instruction does nothing but move 16 bytes between memory and a vector register. An event
+/// holds eight bytes of an operand, so a replay cannot take such a load from the trace: where it is known to
+/// race, it takes a turn among the stores of its word, as a locked instruction does.
 pub(crate) fn is_wide(instruction: &Instruction) -> bool {
     use Mnemonic::*;
     matches!(

@@ -30,6 +30,10 @@ fn path(bench: &Bench) -> PathBuf {
 fn recorded(bench: &Bench) -> OwnedTrace {
     let recorded = bench.refrain(["record", "--force", "-o", TRACE, "--", "./sends"]);
     assert_eq!(recorded.succeeds().text(), "hello\n");
+    trace(bench)
+}
+
+fn trace(bench: &Bench) -> OwnedTrace {
     OwnedTrace::read(&Trace::open(&path(bench)).expect("a trace")).expect("can be read")
 }
 
@@ -122,7 +126,7 @@ fn accesses_of_sixteen_bytes_have_their_turns() {
     bench.cc(EXCHANGES, &["-O1", "-pthread", "-o", "sends"]);
     let record = || {
         bench.refrain(["record", "--force", "-o", TRACE, "--", "./sends"]).succeeds();
-        OwnedTrace::read(&Trace::open(&path(&bench)).expect("a trace")).expect("can be read")
+        trace(&bench)
     };
     let program = record().modules.swap_remove(0);
     let all: Vec<u64> = (program.start..program.end).collect();

@@ -18,17 +18,17 @@ pub(crate) fn of_call(call: &Call) -> u64 {
 /// CRC-32 of ranges of guest memory, as far as they can be read.
 pub(crate) fn of_ranges(ranges: &[Range<u64>]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
-    for range in ranges {
-        hasher.update(&Guest.read_prefix(range.start, (range.end - range.start) as usize));
-    }
+    parts(ranges).for_each(|part| hasher.update(&part));
     hasher.finalize()
 }
 
-/// What these ranges hold, as far as they can be read.
+/// What these ranges of guest memory hold, as far as they can be read.
 pub(crate) fn bytes_of(ranges: &[Range<u64>]) -> Vec<u8> {
-    let bytes =
-        |range: &Range<u64>| Guest.read_prefix(range.start, (range.end - range.start) as usize);
-    ranges.iter().flat_map(bytes).collect()
+    parts(ranges).flatten().collect()
+}
+
+fn parts(ranges: &[Range<u64>]) -> impl Iterator<Item = Vec<u8>> {
+    ranges.iter().map(|it| Guest.read_prefix(it.start, (it.end - it.start) as usize))
 }
 
 /// Bytes that are read at once.

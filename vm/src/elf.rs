@@ -119,8 +119,12 @@ pub(crate) struct Elf {
 impl Elf {
     /// Bytes of its code.
     pub(crate) fn code_len(&self) -> u64 {
-        let code = self.segments.iter().filter(|segment| segment.prot & libc::PROT_EXEC != 0);
-        code.map(|segment| segment.mem_size).sum()
+        self.code().map(|segment| segment.mem_size).sum()
+    }
+
+    /// The segments that hold its code.
+    fn code(&self) -> impl Iterator<Item = &Segment> {
+        self.segments.iter().filter(|segment| segment.prot & libc::PROT_EXEC != 0)
     }
 
     /// Reads `path`, and says in words of the user's why it is no program for this machine.

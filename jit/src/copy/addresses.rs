@@ -445,6 +445,52 @@ pub(super) fn has_frame(code: &[Instruction]) -> bool {
     })
 }
 
+/// What a function's code tells of its stack frame.
+pub(super) struct Frame {
+    /// Whether there is one: the function moves the stack pointer into `rbp`, and writes `rbp` otherwise
+    /// only to have its caller's back.
+    is_kept: bool,
+    /// Offsets of which the function takes the addresses.
+    lent: Vec<i64>,
+}
+
+impl Frame {
+    /// Bytes from an address that a function takes that may belong to the same variable.
+    const LARGEST: i64 = 128;
+
+    pub(super) fn of(code: &[Instruction]) -> Frame {
+        let mut frame = Frame { is_kept: false, lent: Vec::new() };
+        for i in code.iter().filter(|i| i.op0_kind() == OpKind::Register) {
+            if i.mnemonic() == Mnemonic::Lea && i.memory_base() == Register::RBP {
+                frame.lent.push(i.memory_displacement64() as i64);
+            }
+            let is_it = i.op0_register().full_register() == Register::RBP;
+            match i.mnemonic() {
+                Mnemonic::Push | Mnemonic::Pop => {}
+                Mnemonic::Mov if is_it && i.op1_register() == Register::RSP => frame.is_kept = true,
+                _ if is_it && !matches!(i.mnemonic(), Mnemonic::Cmp | Mnemonic::Test) => {
+                    frame.is_kept = false;
+                    break;
+                }
+                _ => {}
+            }
+        }
+        frame
+    }
+
+    /// Whether nobody but the function's thread can know a word that an instruction names: it lies in
+    /// the frame, and the function takes the address of no variable that it may be part of. (What lies
+    /// above the frame pointer is the caller's.)
+    pub(super) fn is_own(&self, instruction: &Instruction) -> bool {
+        let Some(word) = slot(instruction, Register::RBP).map(|word| word as i64) else {
+            return false;
+        };
+        let may_hold =
+            |&at: &i64| (at < 0) == (word < 0) && (at..at + Self::LARGEST).contains(&word);
+        self.is_kept && !self.lent.iter().any(may_hold)
+    }
+}
+
 /// The displacement of a slot that the frame or stack pointer names.
 fn slot(instruction: &Instruction, pointer: Register) -> Option<u64> {
     let names = has_memory(instruction)

@@ -2,9 +2,8 @@
 
 use super::addresses::{SymbolicAddress, symbolic_addresses};
 use super::callers::Callers;
-use super::idioms::is_wrapper;
-use super::idioms::reads_only;
 use super::idioms::{Idioms, Surroundings, idioms};
+use super::idioms::{is_wrapper, reads_only};
 use super::ordered::{is_candidate, is_locked, is_store};
 use crate::memory::{read_guest, read_word};
 use iced_x86::{

@@ -51,11 +51,12 @@
 //! Code in inner loops without calls or locked instructions, and without a loop in them that waits,
 //! computes: there, only what it polls,
 //! what looks like a locked operand, and the copies of what is watched elsewhere in the function
-//! (compilers duplicate the tails of loops) is watched. Words on the thread's own stack, which the stack
-//! pointer names, or the frame pointer where the function does not take their addresses, count if a locked
-//! instruction names them the same way, thread-local ones never. Of a trusted module, the C
-//! library, whose locks are events of their own, only the first and the last idiom count, and, beside
-//! locks, global variables and what functions that know detached threads compare (`own_address`).
+//! (compilers duplicate the tails of loops) is watched. A word on the thread's own stack
+//! counts only if a locked instruction names it the same way: what the stack pointer names, and what the
+//! frame pointer names if the function does not take its address. Thread-local words never count. Of a
+//! trusted module, the C library, whose locks are events of their own, only the first and the last idiom
+//! count, and, beside locks, global variables and the fields that glibc compares where it detaches a thread
+//! or ends a detached one (`own_address`).
 //!
 //! A race that these miss makes a replay diverge, which names the pair; from then on its sites are
 //! watched too (`refrain sites`).
@@ -89,9 +90,9 @@ pub(super) use flags::questions;
 pub(super) use pauses::{is_wrapper, pauses};
 pub(super) use polls::reads_only;
 
-use super::addresses::{SymbolicAddress, SymbolicAddresses, has_memory, symbolic_addresses};
+use super::addresses::{Frame, SymbolicAddress, SymbolicAddresses, has_memory, symbolic_addresses};
 use super::loops::{Flow, Loop, is_within};
-use super::ordered::{Frame, Operands, is_candidate, is_load, is_locked, is_stack_load, is_store};
+use super::ordered::{Operands, is_candidate, is_load, is_locked, is_stack_load, is_store};
 use crate::common::is_call;
 use announced::announced;
 use answers::answers;

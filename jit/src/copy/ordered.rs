@@ -244,53 +244,6 @@ pub(super) fn is_on_stack(instruction: &Instruction) -> bool {
     matches!(instruction.memory_base(), Register::RSP | Register::RBP)
 }
 
-/// Where a function's frame pointer points to, as far as its code tells what lies there.
-pub(super) struct Frame {
-    /// Whether there is one: the function moves the stack pointer into `rbp`, and writes `rbp` otherwise
-    /// only to have its caller's back.
-    is_kept: bool,
-    /// Offsets of which the function takes the addresses.
-    lent: Vec<i64>,
-}
-
-impl Frame {
-    /// Bytes from an address that a function takes that may belong to the same variable.
-    const LARGEST: i64 = 128;
-
-    pub(super) fn of(code: &[Instruction]) -> Frame {
-        let mut frame = Frame { is_kept: false, lent: Vec::new() };
-        for i in code.iter().filter(|i| i.op0_kind() == OpKind::Register) {
-            if i.mnemonic() == Mnemonic::Lea && i.memory_base() == Register::RBP {
-                frame.lent.push(i.memory_displacement64() as i64);
-            }
-            let is_it = i.op0_register().full_register() == Register::RBP;
-            match i.mnemonic() {
-                Mnemonic::Push | Mnemonic::Pop => {}
-                Mnemonic::Mov if is_it && i.op1_register() == Register::RSP => frame.is_kept = true,
-                _ if is_it && !compares(i) => {
-                    frame.is_kept = false;
-                    break;
-                }
-                _ => {}
-            }
-        }
-        frame
-    }
-
-    /// Whether nobody but the function's thread can know a word that an instruction names: it lies in
-    /// the frame, and the function takes the address of no variable that it may be part of. (What lies
-    /// above the frame pointer is the caller's.)
-    pub(super) fn is_own(&self, instruction: &Instruction) -> bool {
-        let word = instruction.memory_displacement64() as i64;
-        let may_hold =
-            |&at: &i64| (at < 0) == (word < 0) && (at..at + Self::LARGEST).contains(&word);
-        self.is_kept
-            && instruction.memory_base() == Register::RBP
-            && instruction.memory_index() == Register::None
-            && !self.lent.iter().any(may_hold)
-    }
-}
-
 /// A load from the stack that names it by its pointer.
 pub(super) fn is_stack_load(instruction: &Instruction) -> bool {
     instruction.memory_base() == Register::RSP

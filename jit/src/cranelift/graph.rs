@@ -454,10 +454,12 @@ fn ending(i: &Instruction, cuts: Cuts<'_>) -> Option<Term> {
             return Some(Term::Watched(OrderedKind::ReadModifyWrite, next));
         }
         if cuts.watched.is_some_and(|watched| watched.contains(&i.ip())) {
-            let kind = match () {
-                () if is_wide(i) => OrderedKind::ReadModifyWrite,
-                () if writes_memory(i) => OrderedKind::Store,
-                () => OrderedKind::Load,
+            let kind = if is_wide(i) {
+                OrderedKind::ReadModifyWrite
+            } else if writes_memory(i) {
+                OrderedKind::Store
+            } else {
+                OrderedKind::Load
             };
             return Some(Term::Watched(kind, next));
         }

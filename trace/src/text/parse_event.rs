@@ -139,11 +139,12 @@ impl Line {
                 record.writes.push(Write { address: number(address)?, bytes: hex(bytes)? });
             }
             "output" => {
-                let mut parts = value.splitn(4, ',');
-                let wrong = || format!("{:?} is not of the form a,b,c", shortened(value));
-                let mut next = || parts.next().ok_or_else(wrong);
-                let (fd, len, crc) = (signed(next()?)?, number(next()?)?, number(next()?)?);
-                let raced = parts.next().map_or(Ok(Vec::new()), hex)?;
+                let (numbers, raced) = match value.match_indices(',').nth(2) {
+                    Some((at, _)) => (&value[..at], hex(&value[at + 1..])?),
+                    None => (value, Vec::new()),
+                };
+                let [fd, len, crc] = three(numbers)?;
+                let (fd, len, crc) = (signed(fd)?, number(len)?, number(crc)?);
                 record.effect = Effect::Output { fd, len, crc, raced };
             }
             "memory" => {

@@ -84,8 +84,7 @@ impl Elf {
     /// Where direct calls lead. Bytes that look like a call may be part of something else; but hardly any
     /// of those lead to code, and to a place where a function may begin.
     fn called(&self) -> Vec<Range<u64>> {
-        let code = self.segments.iter().filter(|segment| segment.prot & libc::PROT_EXEC != 0);
-        let calls = code.flat_map(|segment| {
+        let calls = self.code().flat_map(|segment| {
             let bytes = self.bytes(segment.file_offset, segment.file_size).unwrap_or_default();
             called(bytes, segment.vaddr)
         });
@@ -94,8 +93,7 @@ impl Elf {
 
     /// Whether so many functions may be all that there are.
     fn is_covered_by(&self, functions: usize) -> bool {
-        let code = self.segments.iter().filter(|segment| segment.prot & libc::PROT_EXEC != 0);
-        let bytes: u64 = code.map(|segment| segment.file_size).sum();
+        let bytes: u64 = self.code().map(|segment| segment.file_size).sum();
         functions > START_UP && bytes / functions as u64 <= LONG
     }
 

@@ -110,8 +110,12 @@ impl LastMet {
     /// Offset of the entry of the first place for operands of this size. Operands of other sizes at one
     /// address have their entries side by side: flags are looked at as a byte here and as a word there.
     pub const fn first(size: u8) -> usize {
-        let beside = Self::SIZES - 1 - size.trailing_zeros() as usize % Self::SIZES;
-        std::mem::offset_of!(LastMet, entries) + beside * size_of::<Met>()
+        std::mem::offset_of!(LastMet, entries) + Self::nth(size) * size_of::<Met>()
+    }
+
+    /// Which of the entries side by side is for operands of this size.
+    const fn nth(size: u8) -> usize {
+        Self::SIZES - 1 - size.trailing_zeros() as usize % Self::SIZES
     }
 
     /// Nothing met so far.
@@ -122,8 +126,7 @@ impl LastMet {
 
     fn place(address: u64, size: u8) -> usize {
         let product = address.wrapping_mul(u64::from(Self::FACTOR));
-        let first = (Self::first(size) - Self::first(8)) / size_of::<Met>();
-        first + (product >> Self::SHIFT) as usize % Self::ENTRIES
+        Self::nth(size) + (product >> Self::SHIFT) as usize % Self::ENTRIES
     }
 
     /// What the thread met at an operand.

@@ -33,6 +33,13 @@ pub(super) struct Context {
     pub(super) done: VecDeque<[u64; EVENT]>,
 }
 
+impl Context {
+    /// Takes the kernel's contexts away, but for those in use; what the first call that fails returns.
+    pub(super) fn destroy(self) -> i64 {
+        self.idle.into_iter().map(destroy).min().unwrap_or(0)
+    }
+}
+
 impl Contexts {
     /// A context of the kernel's that nobody else uses, for the guest's of this name.
     pub(super) fn take(&mut self, name: u64) -> Result<u64, i64> {

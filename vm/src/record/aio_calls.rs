@@ -126,10 +126,7 @@ impl GuestThread {
     pub(crate) fn io_destroy(&mut self, mut pending: Pending) {
         self.enter(&mut pending);
         let context = self.contexts().0.remove(&pending.args[0]);
-        let result = match context {
-            Some(context) => context.idle.into_iter().map(destroy).min().unwrap_or(0),
-            None => -EINVAL,
-        };
+        let result = context.map_or(-EINVAL, Context::destroy);
         self.leave(&mut pending);
         self.conclude(pending, result, Vec::new(), Effect::None);
     }
@@ -137,9 +134,7 @@ impl GuestThread {
     /// Another program takes the place of this one.
     pub(crate) fn forget_contexts(&self) {
         for context in std::mem::take(&mut self.contexts().0).into_values() {
-            for kernel in context.idle {
-                destroy(kernel);
-            }
+            context.destroy();
         }
     }
 

@@ -11,7 +11,7 @@ use refrain_trace::payload::{Effect, SyscallRecord, Write};
 use refrain_trace::{Ending, Event, EventKind, NO_TICKET, order};
 use std::ops::Range;
 
-/// Bytes of one call that are kept if they race, at most.
+/// The largest output of one call whose bytes the trace keeps if they are known to race.
 const MOST_RACED: u64 = 16 << 20;
 
 pub(crate) const EBADF: i64 = 9;
@@ -165,16 +165,15 @@ impl GuestThread {
         let effect = match pending.call.sent(result, &Guest) {
             Some(Sent { fd, len, ranges }) => {
                 self.machine.count_output(len);
-                let raced = match self.machine.sends_race_at(pending.event.pc) && len <= MOST_RACED
-                {
-                    true => digest::bytes_of(&ranges),
-                    false => Vec::new(),
-                };
+                let races = len <= MOST_RACED && self.machine.sends_race_at(pending.event.pc);
+                let raced = if races { digest::bytes_of(&ranges) } else { Vec::new() };
                 // Other threads may change it while the kernel reads it.
-                let crc = match ranges == will_send {
-                    _ if !raced.is_empty() => crc32fast::hash(&raced),
-                    true => digest,
-                    false => digest::of_ranges(&ranges),
+                let crc = if races {
+                    crc32fast::hash(&raced)
+                } else if ranges == will_send {
+                    digest
+                } else {
+                    digest::of_ranges(&ranges)
                 };
                 Effect::Output { fd, len, crc, raced }
             }

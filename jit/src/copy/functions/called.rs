@@ -5,9 +5,7 @@
 
 use super::Functions;
 use super::extent::{Extent, instructions};
-use crate::copy::idioms::pauses;
-use crate::copy::idioms::questions;
-use crate::copy::idioms::{beside, connected};
+use crate::copy::idioms::{beside, connected, pauses, questions};
 use crate::copy::loops::loops;
 use crate::copy::ordered::{is_candidate, is_locked, writes_memory};
 use iced_x86::{Instruction, Register};
