@@ -445,8 +445,8 @@ fn code(event: &Event) -> Code {
         SemWait | SemTryWait => acquired(Code::SemWait),
         SemTimedWait => timed(Code::SemWait),
         SemPost => acquired(Code::SemPost),
-        // Before a second thread came to it, a word was no matter of order.
-        Handover | Takeover if event.nr == accessed::WORD => Code::Plain,
+        // Before a second thread came to it, a word was no matter of order; nor is who was alone.
+        Handover | Takeover if accessed::OF_WORDS.contains(&event.nr) => Code::Plain,
         Atomic | SyncStore | Handover | Contended => Code::Ordered,
         SyncLoad | Takeover => Code::AwaitLoad,
         // Whoever wakes others does not wait, and wakes them when it comes, not when it is done.

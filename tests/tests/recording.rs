@@ -51,6 +51,7 @@ fn output_and_status_are_those_of_the_program() {
         "ex_helpers",
         "ex_helpers_O0",
         "ex_clock_O0",
+        "ex_alone",
         "ex_members_O0",
         "ex_lists",
         "fib",
@@ -434,6 +435,60 @@ fn pushed_counters_are_learned() {
     let info = bench.refrain(["info", "--json", "a.refrain"]);
     assert!(info.succeeds().text().contains("\"sync\""), "{info:?}");
     for engine in ["tiered", "copy", "cranelift"] {
+        bench.refrain(["replay", "--engine", engine, "a.refrain"]).succeeds();
+    }
+}
+
+/// A thread computes while the only other one waits.
+const IDLE: &str = r#"
+#include <pthread.h>
+#include <stdio.h>
+#include <unistd.h>
+
+static int ends[2];
+static unsigned long state;
+
+static __attribute__((noinline)) void put(unsigned long *where, unsigned long value) {
+    *where = value;
+}
+
+static __attribute__((noinline)) void step(unsigned long by) {
+    put(&state, state * 7 + by);
+}
+
+static void *wait_for_byte(void *unused) {
+    char byte;
+    return read(ends[0], &byte, 1) == 1 ? unused : &state;
+}
+
+int main(void) {
+    pthread_t thread;
+    if (pipe(ends) != 0 || pthread_create(&thread, NULL, wait_for_byte, NULL) != 0)
+        return 1;
+    for (unsigned long i = 0; i < 2000000; i++)
+        step(i);
+    if (write(ends[1], "x", 1) != 1)
+        return 1;
+    pthread_join(thread, NULL);
+    printf("%lu\n", state);
+    return 0;
+}
+"#;
+
+/// Who is alone has hardly an event, however often it changes what it loads.
+#[test]
+fn a_thread_that_is_alone_has_few_events() {
+    let bench = bench();
+    bench.cc(IDLE, &["-O1", "-pthread", "-o", "idle"]);
+    let native = Run::of(&mut Command::new(bench.path().join("idle")));
+    let recorded = bench.refrain(["record", "-q", "-o", "a.refrain", "--", "./idle"]);
+    assert_eq!(recorded.succeeds().stdout, native.stdout);
+    let info = bench.refrain(["info", "--json", "a.refrain"]);
+    let info: serde_json::Value = serde_json::from_slice(&info.succeeds().stdout).expect("is JSON");
+    // Where another program has the processor, the thread that waits may come to that late.
+    let events = info["events"].as_u64().expect("is a number");
+    assert!(events < 500_000, "{events} events");
+    for engine in ["tiered", "cranelift", "copy"] {
         bench.refrain(["replay", "--engine", engine, "a.refrain"]).succeeds();
     }
 }

@@ -266,6 +266,15 @@ pub mod accessed {
     pub const CALL: u16 = 3;
     /// That of a watched instruction, which comes next: a word had an owner. (Of handovers, too.)
     pub const WORD: u16 = 4;
+    /// All up to here: the thread is in no guest code, but in what its next event is of.
+    pub const AWAY: u16 = 5;
+    /// That of a watched instruction, which comes next: from here on no other thread is in guest code. Of a
+    /// handover: up to here.
+    pub const ALONE: u16 = 6;
+    /// All that come: the thread is back in guest code, where another one was alone.
+    pub const BACK: u16 = 7;
+    /// Those of [`crate::Order::Sync`].
+    pub const OF_WORDS: [u16; 4] = [WORD, AWAY, ALONE, BACK];
 }
 
 /// By which instruction the owner of a word has stored there last without an event: the `value` of
@@ -375,7 +384,8 @@ impl Event {
     /// Whether another thread has put the event into this thread's stream: it takes a word over that this
     /// thread has owned. The event has neither a time nor a place of its own.
     pub fn is_from_another_thread(&self) -> bool {
-        self.kind() == EventKind::Handover && self.nr == accessed::WORD && self.pc == 0
+        let is_of_word = accessed::OF_WORDS.contains(&self.nr);
+        self.kind() == EventKind::Handover && is_of_word && self.pc == 0
     }
 
     /// Whether the event's payload is the next one in its chunk.

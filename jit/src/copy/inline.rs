@@ -21,8 +21,8 @@
 //! its memory operand, and nothing is called after it. Most loads need not even the machine: they
 //! go through a gate that looks into what the thread met last ([`LastMet`]). In a recording a load
 //! passes that finds its value there, at the version that its word's slot has after reading, and
-//! that no loop has polled at this word just before; in a replay, one that comes before the next
-//! event.
+//! that no loop has polled at this word just before, or any value if the thread is alone; in a replay,
+//! one that comes before the next event.
 
 use super::desc::{Desc, Kind};
 use super::state::{ThreadState, halves, leave, load_halves, store_halves, test_halves};
@@ -185,7 +185,6 @@ macro_rules! load_gate {
                 "movabs rdx, {tag_size}",
                 "xor rdx, rcx",
                 "cmp rdx, [rax + {tag}]",
-                "jne 2f",
                 $($check,)*
                 "mov gs:[{operand}], rcx",
                 "mov rcx, gs:[{scratch}]",
@@ -225,17 +224,25 @@ macro_rules! load_gate {
                 version = const LastMet::first($size) + offset_of!(Met, version),
                 counter = const LastMet::first($size) + offset_of!(Met, counter),
                 polled = const offset_of!(LastMet, polled),
+                alone = const offset_of!(LastMet, alone),
+                window = const offset_of!(LastMet, window),
                 machine = sym call_machine,
             )
         }
     };
 }
 
+/// A load that finds its value at its version has no event. Neither has one of a thread that is alone and
+/// has met the word: it is counted in the thread's window, and keeps what it finds for the next one.
 macro_rules! recorded_load {
-    ($name:ident, $size:literal, $read:literal $(, $poll:literal)*) => {
+    ($name:ident, $size:literal, $read:literal) => {
         load_gate!(
             $name,
             $size,
+            "jne 2f",
+            "mov rdx, gs:[{met}]",
+            "cmp qword ptr [rdx + {alone}], 0",
+            "jne 4f",
             // The value first: no version that comes later can be in it. (It may be out of reach: the
             // thread has met other memory there.)
             "3:",
@@ -248,40 +255,80 @@ macro_rules! recorded_load {
             "cmp rdx, [rax + {version}]",
             "jne 2f",
             "mov rax, gs:[{met}]",
-            $($poll,)*
             "inc qword ptr [rax]",
+            "jmp 7f",
+            "4:",
+            "mov qword ptr [rdx + {window}], 1",
+            "cmp qword ptr [rdx + {alone}], 0",
+            "je 6f",
+            "5:",
+            $read,
+            refrain_vm::recovers!("5b", "6f"),
+            "mov [rax + {value}], rcx",
+            "inc qword ptr [rdx]",
+            "mov qword ptr [rdx + {window}], 0",
+            "jmp 7f",
+            "6:",
+            "mov qword ptr [rdx + {window}], 0",
+            "jmp 2f",
+            "7:",
             "/* {polled} */"
         );
     };
 }
 
-/// The same for a load that a loop polls: the machine is told of a second look at the same word.
+/// A load that a loop polls: the machine is told of a second look at the same word.
 macro_rules! recorded_poll {
     ($name:ident, $size:literal, $read:literal) => {
-        recorded_load!(
+        load_gate!(
             $name,
             $size,
+            "jne 2f",
+            "3:",
             $read,
+            refrain_vm::recovers!("3b", "2f"),
+            "cmp rcx, [rax + {value}]",
+            "jne 2f",
+            "mov rdx, [rax + {counter}]",
+            "mov rdx, [rdx]",
+            "cmp rdx, [rax + {version}]",
+            "jne 2f",
+            "mov rax, gs:[{met}]",
             "mov rdx, gs:[{operand}]",
             "cmp rdx, [rax + {polled}]",
             "je 2f",
-            "mov [rax + {polled}], rdx"
+            "mov [rax + {polled}], rdx",
+            "inc qword ptr [rax]",
+            "/* {alone} {window} */"
         );
     };
 }
 
+/// A load before the next event reads what its thread met last, or, if the thread is alone and has changed
+/// the word since, what is in memory ([`LastMet::replay_alone`]).
 macro_rules! replayed_load {
-    ($name:ident, $size:literal) => {
+    ($name:ident, $size:literal, $read:literal) => {
         load_gate!(
             $name,
             $size,
+            "jne 2f",
             "mov rdx, gs:[{met}]",
             "cmp qword ptr [rdx], 0",
             "je 2f",
+            "cmp qword ptr [rdx + {alone}], 0",
+            "je 4f",
+            "3:",
+            $read,
+            refrain_vm::recovers!("3b", "2f"),
+            "cmp rcx, [rax + {version}]",
+            "je 4f",
+            "mov [rax + {version}], rcx",
+            "mov [rax + {value}], rcx",
+            "4:",
             "dec qword ptr [rdx]",
             "mov rcx, [rax + {value}]",
             // Unused here.
-            "/* {version} {counter} {polled} */"
+            "/* {counter} {polled} {window} */"
         );
     };
 }
@@ -294,10 +341,10 @@ recorded_poll!(polled_1, 1, "movzx ecx, byte ptr [rcx]");
 recorded_poll!(polled_2, 2, "movzx ecx, word ptr [rcx]");
 recorded_poll!(polled_4, 4, "mov ecx, [rcx]");
 recorded_poll!(polled_8, 8, "mov rcx, [rcx]");
-replayed_load!(replayed_1, 1);
-replayed_load!(replayed_2, 2);
-replayed_load!(replayed_4, 4);
-replayed_load!(replayed_8, 8);
+replayed_load!(replayed_1, 1, "movzx ecx, byte ptr [rcx]");
+replayed_load!(replayed_2, 2, "movzx ecx, word ptr [rcx]");
+replayed_load!(replayed_4, 4, "mov ecx, [rcx]");
+replayed_load!(replayed_8, 8, "mov rcx, [rcx]");
 
 /// The gates of a recording, by the logarithm of the load's size.
 pub(super) fn recorded_loads() -> [*const (); 4] {

@@ -21,7 +21,7 @@ use super::vars::{self, FLAG, RETIRED, VarSet};
 use crate::accesses::is_repeated;
 use crate::cost::{BYTES_A_QUARTER, weigh};
 use cranelift_codegen::ir::condcodes::IntCC;
-use cranelift_codegen::ir::types::{I32, I64};
+use cranelift_codegen::ir::types::{I8, I16, I32, I64};
 use cranelift_codegen::ir::{
     self, BlockArg, Function, InstBuilder, MemFlagsData, StackSlotData, StackSlotKind, Value,
 };
@@ -505,12 +505,19 @@ impl Body<'_> {
         self.l.b.ins().brif(several, ask, &[], on, own.as_slice());
         self.l.b.switch_to_block(ask);
         if reads {
-            let (found, value) = self.met(address, i.memory_size().size());
-            let (take, out) = (self.l.b.create_block(), self.l.b.create_block());
-            self.l.b.ins().brif(found, take, &[], out, &[]);
+            let size = i.memory_size().size();
+            let met = self.met(address, size);
+            let (take, other) = (self.l.b.create_block(), self.l.b.create_block());
+            let (alone, out) = (self.l.b.create_block(), self.l.b.create_block());
+            self.l.b.ins().brif(met.found, take, &[], other, &[]);
             self.l.b.switch_to_block(take);
             self.count_met();
-            self.l.b.ins().jump(on, &[BlockArg::Value(value)]);
+            self.l.b.ins().jump(on, &[BlockArg::Value(met.place)]);
+            self.l.b.switch_to_block(other);
+            self.l.b.ins().brif(met.alone, alone, &[], out, &[]);
+            self.l.b.switch_to_block(alone);
+            self.meet_alone((address, size), &met);
+            self.l.b.ins().jump(take, &[]);
             self.l.b.set_cold_block(out);
             self.l.b.switch_to_block(out);
         } else {
@@ -525,8 +532,8 @@ impl Body<'_> {
         self.l.logged_as = from.map(|_| address);
     }
 
-    /// Whether a watched load of so many bytes needs no event, and where its value is then.
-    fn met(&mut self, address: Value, size: usize) -> (Value, Value) {
+    /// What the thread has met of a watched load of so many bytes.
+    fn met(&mut self, address: Value, size: usize) -> MetLoad {
         let flags = MemFlagsData::trusted();
         let met = self.l.frame_load(I64, frame::OFF_MET);
         let left = self.l.b.ins().load(I64, flags, met, 0);
@@ -544,8 +551,33 @@ impl Body<'_> {
         let same = self.l.b.ins().icmp(IntCC::Equal, tag, wanted);
         let none = self.l.iconst(I64, 0);
         let some = self.l.b.ins().icmp(IntCC::NotEqual, left, none);
-        let found = self.l.b.ins().band(same, some);
-        (found, self.l.add_imm(entry, at(offset_of!(Met, value)).into()))
+        let alone = self.l.b.ins().load(I64, flags, met, offset_of!(LastMet, alone) as i32);
+        let not_alone = self.l.b.ins().icmp(IntCC::Equal, alone, none);
+        let known = self.l.b.ins().band(same, some);
+        let found = self.l.b.ins().band(known, not_alone);
+        let alone = self.l.b.ins().band_not(known, not_alone);
+        let place = self.l.add_imm(entry, at(offset_of!(Met, value)).into());
+        let memory = self.l.add_imm(entry, at(offset_of!(Met, version)).into());
+        MetLoad { found, alone, place, memory }
+    }
+
+    /// The thread, which is alone, meets what is in memory, if that has changed ([`LastMet::replay_alone`]).
+    fn meet_alone(&mut self, (address, size): (Value, usize), met: &MetLoad) {
+        let narrow = match size {
+            1 => I8,
+            2 => I16,
+            4 => I32,
+            _ => I64,
+        };
+        let value = self.l.b.ins().load(narrow, MemFlagsData::new(), address, 0);
+        let value = if narrow == I64 { value } else { self.l.b.ins().uextend(I64, value) };
+        let flags = MemFlagsData::trusted();
+        let before = self.l.b.ins().load(I64, flags, met.memory, 0);
+        let known = self.l.b.ins().load(I64, flags, met.place, 0);
+        let same = self.l.b.ins().icmp(IntCC::Equal, value, before);
+        let read = self.l.b.ins().select(same, known, value);
+        self.l.b.ins().store(flags, value, met.memory, 0);
+        self.l.b.ins().store(flags, read, met.place, 0);
     }
 
     /// Counts a load that needed no event.
@@ -719,6 +751,17 @@ enum TargetKind {
     Inside(usize),
     /// A new block that leaves the region.
     Outside,
+}
+
+/// What a thread has met of a watched load.
+struct MetLoad {
+    /// Whether the load needs no event, and reads what the thread met last.
+    found: Value,
+    /// Whether it needs no event, but reads what is in memory if that has changed: the thread is alone.
+    alone: Value,
+    /// Where what the thread met last is, and what was in memory then.
+    place: Value,
+    memory: Value,
 }
 
 /// Whether the lifter reads a load's operand at the address that it is told.

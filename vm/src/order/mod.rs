@@ -39,11 +39,13 @@
 //!    store to another word of the slot may cost an event, and the replay stays exact.
 
 mod aliases;
+pub(crate) mod alone;
 mod filter;
 pub(crate) mod in_progress;
 pub(crate) mod lines;
 pub(crate) mod owners;
 pub(crate) mod record;
+mod record_alone;
 mod record_stride;
 pub(crate) mod replay;
 mod replay_stride;
@@ -72,19 +74,24 @@ pub struct LastMet {
     /// In a recording: where a load that loops poll has looked last, with nothing new. A second look
     /// at the same word is the machine's affair: the thread waits.
     pub polled: AtomicU64,
-    _pad: [u64; 6],
+    /// Not 0 if the thread is alone (`alone`): watched loads of words that it has met since are counted,
+    /// whatever they read.
+    pub alone: AtomicU64,
+    /// In a recording: not 0 while the thread executes and counts such a load.
+    pub window: AtomicU64,
+    _pad: [u64; 4],
     entries: [Met; LastMet::ENTRIES + LastMet::SIZES - 1],
 }
 
 /// What a thread met at a word.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Met {
     /// Address and size ([`Met::tag`]); 0 if there is nothing.
     pub tag: u64,
     /// Address of the counter of the word's slot. (Recording.)
     pub counter: u64,
-    /// What the counter stood at. (Recording.)
+    /// What the counter stood at; in a replay, what was in memory.
     pub version: u64,
     /// The value, in the low bytes.
     pub value: u64,

@@ -224,13 +224,25 @@ impl Owners {
         }
         self.losses[owner.index() % LOSERS].fetch_add(1, Ordering::Relaxed);
         tickets.await_holder(order::slot(address));
-        let handover = || {
-            let ticket = tickets.take(order::slot(object));
-            let code = EventKind::Handover as u8;
-            Event { code, object, ticket, nr: accessed::WORD, ..Event::default() }
-        };
-        let ticket = log.insert(owner, |made| made, handover)?;
+        let ticket = log.insert(owner, |made| made, || handover(owner, accessed::WORD, tickets))?;
         Ok((object, ticket + 1))
+    }
+
+    /// Adds what to wait for, for all that another thread has accessed so far, which is in no guest code;
+    /// false if it is about to end.
+    pub(crate) fn await_away(
+        &self,
+        thread: ThreadId,
+        (log, tickets): (&Log, &Tickets),
+        awaited: &mut Vec<(u64, u64)>,
+    ) -> Result<bool, Closed> {
+        let ended = self.ended();
+        if ended.get(thread.index()).copied().unwrap_or(false) {
+            return Ok(false);
+        }
+        let inserted = log.insert_if_begun(thread, || handover(thread, accessed::AWAY, tickets))?;
+        awaited.extend(inserted.map(|ticket| (order::accesses_object(thread), ticket + 1)));
+        Ok(true)
     }
 
     /// A thread executes no more guest code, and has said so with a ticket of
@@ -256,6 +268,13 @@ impl Owners {
     fn ended(&self) -> MutexGuard<'_, Vec<bool>> {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The next handover of a thread.
+pub(super) fn handover(thread: ThreadId, nr: u16, tickets: &Tickets) -> Event {
+    let object = order::accesses_object(thread);
+    let (code, ticket) = (EventKind::Handover as u8, tickets.take(order::slot(object)));
+    Event { code, object, ticket, nr, ..Event::default() }
 }
 
 #[cfg(test)]

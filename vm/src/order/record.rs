@@ -108,6 +108,18 @@ impl FastPathState {
             Ownership::Own | Ownership::Shared => {}
             Ownership::Foreign => return None,
         }
+        if kind == OrderedKind::Load {
+            // SAFETY: as above; the thread's own, which is not appending.
+            let met = unsafe { &mut *(*self.log).last_met() };
+            let read = || self.pages.known_operand(address, size);
+            if let Some(value) = met.load_alone((address, size), read) {
+                access.value = value;
+                return Some(());
+            }
+            if self.asking.is_due() {
+                return None;
+            }
+        }
         let takes_turn = kind == OrderedKind::Check && ownership == Ownership::Shared;
         // SAFETY: as above.
         let (log, context) = unsafe { (&*self.log, &*self.context) };
@@ -140,6 +152,7 @@ impl FastPathState {
                 log.known_load(&event, kind);
                 return Some(());
             }
+            self.asking.count();
             (event.begin, event.aux) = log.waits_since(&event);
             event.result = i32::from(kind == OrderedKind::Poll);
         } else {
@@ -344,6 +357,17 @@ impl GuestThread {
             return self.cpu.step(&mut self.context);
         }
         self.begin_access_of(address);
+        if kind == OrderedKind::Load {
+            if self.fast_path.asking.is_due() {
+                self.ask_whether_alone();
+            }
+            // SAFETY: the thread's own, which is not appending.
+            let met = unsafe { &mut *self.log.last_met() };
+            let read = || self.fast_path.pages.operand(address, size);
+            if let Some(value) = met.load_alone((address, size), read) {
+                return self.cpu.step_load(&mut self.context, value);
+            }
+        }
         if kind == OrderedKind::Check && self.is_shared(address) {
             return self.ordered_check(address, size);
         }

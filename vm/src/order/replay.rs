@@ -18,6 +18,7 @@ use crate::replay::gate::Condition;
 use crate::replay::outcome::DivergenceKind;
 use crate::replay::thread::{GuestThread, Halt};
 use refrain_trace::{Access, Event, EventKind, NO_TICKET, order};
+use std::sync::atomic::Ordering;
 
 /// Lets ordered instructions be executed in line.
 pub(crate) fn install(engine: &dyn Engine) {
@@ -132,7 +133,7 @@ impl FastPathState {
     fn meet_now(&mut self, (address, size): (u64, u8)) {
         // SAFETY: the thread has just accessed it.
         if let Some(value) = unsafe { Guest.accessed(address, size) } {
-            self.met.meet((address, size), value, 0, 0);
+            self.met.meet((address, size), value, 0, value);
         }
     }
 
@@ -176,15 +177,48 @@ impl FastPathState {
         let _ = cursor.next();
         tally.events += 1;
         self.expect(&next);
-        self.met.meet((address, size), value, 0, 0);
+        self.meet((address, size), value);
         access.value = value;
         Some(())
     }
 
     /// What a load reads that needed no event, if this one is such a load.
     fn met_load(&mut self, address: u64, size: u8) -> Option<u64> {
-        let value = self.met.at(address, size)?.value;
-        self.count_down().then_some(value)
+        let memory = self.is_alone().then(|| self.pages.known_operand(address, size));
+        self.load_known((address, size), memory.flatten())
+    }
+
+    /// The same, where this is in memory if the thread is alone.
+    fn load_known(&mut self, (address, size): (u64, u8), memory: Option<u64>) -> Option<u64> {
+        self.met.at(address, size)?;
+        if self.is_alone() && memory.is_none() || !self.count_down() {
+            return None;
+        }
+        match memory {
+            Some(memory) => self.met.replay_alone((address, size), memory),
+            None => self.met.at(address, size).map(|met| met.value),
+        }
+    }
+
+    /// From here on the thread is alone.
+    pub(super) fn begin_alone(&mut self) {
+        self.met.begin_alone();
+    }
+
+    /// The thread is alone no more.
+    pub(super) fn end_alone(&mut self) {
+        self.met.alone.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether the thread is alone ([`super::alone`]).
+    fn is_alone(&self) -> bool {
+        self.met.alone.load(Ordering::Relaxed) != 0
+    }
+
+    /// The thread meets this value at a word, whatever is in memory.
+    fn meet(&mut self, (address, size): (u64, u8), value: u64) {
+        let memory = self.pages.known_operand(address, size).unwrap_or(value);
+        self.met.meet((address, size), value, 0, memory);
     }
 
     /// Whether watched accesses without events come before the next event.
@@ -232,7 +266,7 @@ impl GuestThread {
         {
             self.catch_up(&event, size)?;
             self.context = context;
-            self.fast_path.met.meet((address, size), event.value, 0, 0);
+            self.fast_path.meet((address, size), event.value);
             return self.finish_event(&event);
         }
         self.await_word(&event, size)?;
@@ -324,7 +358,14 @@ impl GuestThread {
     fn load(&mut self, address: u64, size: u8) -> Result<(), Halt> {
         // Where the order of locks is decided anew, data have live values.
         let live = self.machine.gate.is_live() && !self.machine.synchronizing.contains(&address);
-        if let Some(value) = self.fast_path.met_load(address, size) {
+        let known = match self.known_load(address, size) {
+            None => {
+                self.await_former_owners()?;
+                self.known_load(address, size)
+            }
+            known => known,
+        };
+        if let Some(value) = known {
             self.note_access(address, size, Access::READ);
             let fault = match live {
                 true => self.cpu.step(&mut self.context),
@@ -332,7 +373,6 @@ impl GuestThread {
             };
             return fault.map_or(Ok(()), |fault| self.fault(fault));
         }
-        self.await_former_owners()?;
         let takes_turn = |event: &Event| event.kind() == EventKind::Atomic;
         if self.cursor.peek()?.is_some_and(takes_turn) {
             return self.check(address, size, live);
@@ -346,17 +386,25 @@ impl GuestThread {
                 format!("{actual:?}"),
             );
         }
-        self.fast_path.met.meet((address, size), event.value, 0, 0);
-        let fault = if live {
-            self.cpu.step(&mut self.context)
-        } else {
+        if !live {
             self.wait(Condition::Reached { slot: order::slot(address), count: event.ticket })?;
             self.catch_up(&event, size)?;
-            self.cpu.step_load(&mut self.context, event.value)
+        }
+        self.fast_path.meet((address, size), event.value);
+        let fault = match live {
+            true => self.cpu.step(&mut self.context),
+            false => self.cpu.step_load(&mut self.context, event.value),
         };
         self.report_accesses();
         self.note_event(&event)?;
         fault.map_or(Ok(()), |fault| self.fault(fault))
+    }
+
+    /// What the load that the thread is at reads, if it has no event.
+    fn known_load(&mut self, address: u64, size: u8) -> Option<u64> {
+        let state = &mut self.fast_path;
+        let memory = state.is_alone().then(|| state.pages.operand(address, size)).flatten();
+        state.load_known((address, size), memory)
     }
 
     /// A watched load that has taken a ticket reads what it read in the recording, before all stores that
@@ -369,7 +417,7 @@ impl GuestThread {
             self.catch_up(&event, size)?;
             self.cpu.step_load(&mut self.context, event.value)
         };
-        self.fast_path.met.meet((address, size), event.value, 0, 0);
+        self.fast_path.meet((address, size), event.value);
         self.report_accesses();
         self.finish_event(&event)?;
         fault.map_or(Ok(()), |fault| self.fault(fault))

@@ -231,14 +231,29 @@ impl GuestThread {
     pub(crate) fn events_before(&mut self) -> Result<(), Halt> {
         while let Some(event) = self.cursor.peek()?.copied() {
             self.expect_loads()?;
-            let of_next = event.kind() != EventKind::Handover && event.nr != accessed::AHEAD;
-            if !event.kind().is_of_access() || of_next {
+            let is_past = event.kind() == EventKind::Handover
+                || [accessed::AHEAD, accessed::BACK].contains(&event.nr);
+            if !event.kind().is_of_access() || !is_past {
+                break;
+            }
+            // What the thread is in then is no event of its own if it comes back right behind it.
+            let comes_back = |event: Event| event.nr == accessed::BACK;
+            if is_away(&event) && !self.behind_handovers()?.is_some_and(comes_back) {
                 break;
             }
             if self.fast_path.left() > 0 {
                 break;
             }
             self.event_of_access()?;
+        }
+        Ok(())
+    }
+
+    /// The thread has left guest code for what its next event is of.
+    pub(crate) fn go_away(&mut self) -> Result<(), Halt> {
+        while self.cursor.peek()?.is_some_and(is_away) && self.fast_path.left() <= 0 {
+            self.event_of_access()?;
+            self.events_before()?;
         }
         Ok(())
     }
@@ -265,15 +280,23 @@ impl GuestThread {
         let mut kept = None;
         match event.kind() {
             // Where the order of locks is decided anew, loads have live values, and wait for nobody.
-            EventKind::Takeover if event.nr == accessed::WORD && self.machine.gate.is_live() => {}
             EventKind::Takeover => {
-                self.wait(Condition::Reached { slot, count: event.ticket })?;
+                let is_of_word = accessed::OF_WORDS.contains(&event.nr);
+                if !is_of_word || !self.machine.gate.is_live() {
+                    self.wait(Condition::Reached { slot, count: event.ticket })?;
+                }
+                if event.nr == accessed::ALONE {
+                    self.fast_path.begin_alone();
+                }
             }
             kind => {
                 self.await_turn(slot, event.ticket)?;
                 if kind == EventKind::Contended && event.nr != accessed::AHEAD {
                     kept = Some((slot, event.ticket));
                 } else {
+                    if event.nr == accessed::ALONE {
+                        self.fast_path.end_alone();
+                    }
                     self.machine.gate.advance(slot, event.ticket);
                 }
             }
@@ -285,4 +308,9 @@ impl GuestThread {
         }
         Ok(kept)
     }
+}
+
+/// Whether a handover comes once the thread is in no guest code.
+fn is_away(event: &Event) -> bool {
+    event.kind() == EventKind::Handover && event.nr == accessed::AWAY
 }

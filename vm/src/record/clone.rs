@@ -152,6 +152,7 @@ impl GuestThread {
             self.end_accesses();
         }
         self.abandon_robust_locks(Self::abandon);
+        self.end_alone();
         let begin = host::ticks();
         let object = order::thread_object(self.id);
         let slot = order::slot(object);

@@ -58,6 +58,7 @@ impl GuestThread {
             );
             return Err(self.refuse(&pending, &why));
         }
+        self.end_alone();
         self.change_order(&command)?;
         self.enter(&mut pending);
         self.leave_program();

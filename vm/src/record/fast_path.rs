@@ -19,6 +19,7 @@ use crate::engine::{Engine, FastPath, SLOW_PATH};
 use crate::host;
 use crate::kick::Attention;
 use crate::known_pages::KnownPages;
+use crate::order::alone::Asking;
 use crate::order::in_progress::{Accesses, Held};
 use crate::order::owners::{Owners, Visited};
 use crate::slots::Tickets;
@@ -153,6 +154,8 @@ pub(crate) struct FastPathState {
     pub(crate) visited: Visited,
     /// How every access is recorded, if it is.
     pub(crate) accesses: Option<Accesses>,
+    /// When the thread asks whether it is alone.
+    pub(crate) asking: Asking,
 }
 
 impl Default for FastPathState {
@@ -172,6 +175,7 @@ impl Default for FastPathState {
             owners: std::ptr::null(),
             visited: Visited::new(),
             accesses: None,
+            asking: Asking::default(),
         }
     }
 }

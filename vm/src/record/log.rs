@@ -151,6 +151,39 @@ impl Log {
         place: impl Fn(u64) -> u64,
         make: impl Fn() -> Event,
     ) -> Result<u64, Closed> {
+        let inserted = self.insert_at(thread, |state| Some(place(state.unrecorded())), make)?;
+        Ok(inserted.expect("there is a place"))
+    }
+
+    /// The same, behind all accesses of a thread; unless it has had no event yet.
+    pub(crate) fn insert_if_begun(
+        &self,
+        thread: ThreadId,
+        make: impl Fn() -> Event,
+    ) -> Result<Option<u64>, Closed> {
+        let has_begun = |state: &State| state.chunk.first > 0 || !state.chunk.events.is_empty();
+        self.insert_at(thread, |state| has_begun(state).then(|| state.unrecorded()), make)
+    }
+
+    /// The same, for a thread that is alone, and that is not alone any more then.
+    pub(crate) fn insert_behind_alone(
+        &self,
+        thread: ThreadId,
+        make: impl Fn() -> Event,
+    ) -> Result<u64, Closed> {
+        let place = |state: &State| {
+            state.met.iter().for_each(|met| met.end_alone(&self.shared.barrier));
+            Some(state.unrecorded())
+        };
+        Ok(self.insert_at(thread, place, make)?.expect("there is a place"))
+    }
+
+    fn insert_at(
+        &self,
+        thread: ThreadId,
+        place: impl Fn(&State) -> Option<u64>,
+        make: impl Fn() -> Event,
+    ) -> Result<Option<u64>, Closed> {
         loop {
             let streams = self.streams();
             let stream = &streams[thread.index()];
@@ -161,20 +194,21 @@ impl Log {
             let inserted = stream.is_left(LOOKS).then(|| {
                 // SAFETY: see `ThreadLog`.
                 let state = unsafe { &mut *stream.state.get() };
-                let unrecorded = state.since_last(place(state.unrecorded()));
+                let made = place(state)?;
+                let unrecorded = state.since_last(made);
                 // The thread may be in the middle of something that began before.
                 let (begin, end) = (state.last, state.last);
                 let event = Event { unrecorded, begin, end, ..make() };
                 state.end_pending(&event);
                 state.chunk.events.push(event);
-                event.ticket
+                Some(event.ticket)
             });
-            if inserted.is_some() {
+            if inserted.flatten().is_some() {
                 stream.pass(EMPTY, HOLDS);
             }
             stream.gate.store(OPEN, Ordering::Release);
-            if let Some(ticket) = inserted {
-                return Ok(ticket);
+            if let Some(inserted) = inserted {
+                return Ok(inserted);
             }
             drop(streams);
             crate::host::let_others_go_on();

@@ -19,6 +19,7 @@ use crate::hooks::{self, Hook, HookMap};
 use crate::kick::{self, Attention};
 use crate::loader::Command;
 use crate::memory::AddressSpace;
+use crate::order::alone::Alone;
 use crate::order::lines::Lines;
 use crate::order::owners::Owners;
 use crate::slots::Tickets;
@@ -82,6 +83,7 @@ pub(crate) struct Machine {
     /// Memory that other processes write.
     pub(crate) common: RwLock<Common>,
     pub(crate) standstill: Standstill,
+    pub(crate) alone: Alone,
     has_common: AtomicBool,
     /// Contexts of asynchronous input and output.
     pub(crate) contexts: Mutex<Contexts>,
@@ -182,6 +184,7 @@ impl Machine {
             lines: OnceLock::new(),
             order_of,
             standstill: Standstill::new(log.barrier()),
+            alone: Alone::new(log.barrier()),
             log,
             processor,
             forbids_generated_code,
@@ -278,11 +281,11 @@ impl Machine {
     }
 
     /// Who is in guest code, but for this thread.
-    pub(crate) fn presences(&self, but: ThreadId) -> Vec<Presence> {
+    pub(crate) fn presences(&self, but: ThreadId) -> Vec<(ThreadId, Presence)> {
         let threads = self.threads();
         let others = threads.all.iter().enumerate();
         let alive = others.filter(|&(at, thread)| at != but.index() && !thread.ended);
-        alive.map(|(_, thread)| thread.presence.clone()).collect()
+        alive.map(|(at, thread)| (ThreadId(at as u32), thread.presence.clone())).collect()
     }
 
     /// What a thread begins with.
@@ -317,6 +320,7 @@ impl Machine {
         let _once = self.once.lock().unwrap_or_else(PoisonError::into_inner);
         let _hooks = self.hooks.write().unwrap_or_else(PoisonError::into_inner);
         let _common = self.common.write().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.alone.still();
         let _threads = self.threads();
         self.log.unvisited(|| self.signals.during(|| self.engine.fork(fork)));
     }
@@ -327,6 +331,7 @@ impl Machine {
         self.has_relatives.store(true, Ordering::SeqCst);
         self.open_common();
         self.standstill.end(None);
+        self.alone.forget();
         self.mapped.begin_child();
         // The trace is unlocked when the recorder ends, whatever its children still do.
         hidden::close_unshared();

@@ -28,7 +28,7 @@ impl Presence {
         self.0.store(false, Ordering::Release);
     }
 
-    fn is_inside(&self) -> bool {
+    pub(crate) fn is_inside(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
 }
@@ -40,13 +40,13 @@ impl Standstill {
 
     /// Waits until these threads are out of guest code, where they stay until [`Self::end`]. False if one
     /// of them does not come out soon: then nobody is held up.
-    pub(crate) fn begin(&self, others: &[Presence]) -> bool {
+    pub(crate) fn begin<T>(&self, others: &[(T, Presence)]) -> bool {
         if self.wanted.swap(true, Ordering::SeqCst) {
             return false;
         }
         self.barrier.heavy();
         let begin = Instant::now();
-        while others.iter().any(Presence::is_inside) {
+        while others.iter().any(|(_, other)| other.is_inside()) {
             if begin.elapsed() > PATIENCE {
                 self.end(None);
                 return false;
@@ -92,11 +92,11 @@ mod tests {
     fn who_is_out_stays_out() {
         let (standstill, presence) = (Standstill::new(Barrier::new()), Presence::default());
         assert!(standstill.enter(&presence));
-        let all = [presence.clone()];
+        let all = [((), presence.clone())];
         assert!(!standstill.begin(&all), "it does not come out");
         presence.leave();
         assert!(standstill.begin(&all));
-        assert!(!standstill.begin(&[]), "there is one at a time");
+        assert!(!standstill.begin::<()>(&[]), "there is one at a time");
         assert!(!standstill.enter(&presence));
         thread::scope(|scope| {
             let waits = scope.spawn(|| {

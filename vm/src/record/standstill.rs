@@ -19,6 +19,9 @@ impl GuestThread {
             self.machine.standstill.wait(&self.presence);
             self.context.translating.add(came, came, host::ticks());
         }
+        if self.machine.alone.asked() != self.came_back_from {
+            self.come_back();
+        }
         let areas = self.machine.standstill.areas();
         if std::mem::replace(&mut self.stood_at, areas) != areas {
             let event = self.event(EventKind::Common, host::ticks());

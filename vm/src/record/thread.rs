@@ -95,6 +95,8 @@ pub(crate) struct GuestThread {
     pub(crate) presence: Presence,
     /// The event of areas at which all threads have stood still, as far as this one has noted.
     pub(crate) stood_at: u64,
+    /// How often a thread had asked whether it was alone when this one was in guest code last.
+    pub(crate) came_back_from: u64,
 }
 
 /// Starts the main thread at the program's entry.
@@ -190,6 +192,7 @@ fn run_thread(machine: Arc<Machine>, birth: Birth, cpu: Box<dyn RecordingCpu>) {
         copies: LazyCell::new(Copies::new),
         presence,
         stood_at,
+        came_back_from: 0,
     });
     thread.arm_fast_path();
     let ended = thread.run();

@@ -19,7 +19,7 @@ use crate::host;
 use crate::known_pages::KnownPages;
 use crate::order::in_progress::Performing;
 use crate::order::{Filter, LastMet};
-use refrain_trace::{Cursor, Event, EventKind, ThreadId, order};
+use refrain_trace::{Cursor, Event, EventKind, ThreadId, accessed, order};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What fast-path functions know of the thread that calls them.
@@ -95,10 +95,11 @@ impl FastPathState {
         self.expecting = true;
     }
 
-    /// Whether a handover comes next that must not come late. (Where all accesses are counted, the
-    /// engine sees to that.)
+    /// Whether a handover comes next that must not come late, or the thread has to wait before it comes back
+    /// to guest code. (Where all accesses are counted, the engine sees to that.)
     pub(crate) fn hands_over_before(&self, next: &Event) -> bool {
-        self.counts.is_none() && next.code == EventKind::Handover as u8
+        let comes_back = || next.code == EventKind::Takeover as u8 && next.nr == accessed::BACK;
+        self.counts.is_none() && (next.code == EventKind::Handover as u8 || comes_back())
     }
 
     /// Whether what comes next is the last access before a handover.

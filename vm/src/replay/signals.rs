@@ -115,6 +115,7 @@ impl GuestThread {
     pub(crate) fn handlers_in_body(&mut self) -> Result<(), Halt> {
         loop {
             self.events_before()?;
+            self.go_away()?;
             let Some(event) = self.cursor.peek()?.copied() else { break };
             if event.kind() != EventKind::Signal || event.nr != delivery::IN_BODY {
                 break;

@@ -247,6 +247,9 @@ impl GuestThread {
                 self.take_signals()?;
                 continue;
             };
+            if matches!(exit, Exit::Syscall | Exit::Hook) {
+                self.go_away()?;
+            }
             let result = match exit {
                 Exit::Syscall => {
                     let done = self.read_common().and_then(|()| self.syscall());

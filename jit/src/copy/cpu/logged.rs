@@ -7,7 +7,7 @@ use crate::copy::desc::{Operand, Variant};
 use crate::copy::log::ALONE;
 use crate::copy::state::{LOG_BYTES, MARGIN, RECORD};
 use crate::lanes;
-use crate::memory::{read_instruction, read_word};
+use crate::memory::{read_guest, read_instruction, read_word};
 use iced_x86::{Instruction, OpKind, Register};
 use refrain_trace::Access;
 use refrain_vm::{Context, Count, Cpu, Exit, Fault, SameEpoch, Span, reg};
@@ -119,15 +119,23 @@ impl CopyCpu {
 
     /// What a watched load reads that has no event: what the thread met last there. Unless accesses are
     /// logged, that is the affair of the machine's fast path.
-    pub(super) fn told(&self, address: u64, operand: Operand) -> Option<u64> {
+    pub(super) fn told(&mut self, address: u64, operand: Operand) -> Option<u64> {
         if !self.tells || !operand.kind.is_load() {
             return None;
         }
         // SAFETY: it is there as long as the executor, and nobody else uses it meanwhile
         // (`set_last_met`), or it is the state's own.
-        let met = unsafe { &*self.state.met };
+        let met = unsafe { &mut *self.state.met };
         let left = met.unrecorded.load(Ordering::Relaxed).checked_sub(1)?;
-        let value = met.at(address, operand.size)?.value;
+        let value = if met.alone.load(Ordering::Relaxed) == 0 {
+            met.at(address, operand.size)?.value
+        } else {
+            let mut bytes = [0; 8];
+            let word = bytes.get_mut(..operand.size.into())?;
+            let readable = read_guest(address, word);
+            let memory = (readable == word.len()).then(|| u64::from_le_bytes(bytes))?;
+            met.replay_alone((address, operand.size), memory)?
+        };
         met.unrecorded.store(left, Ordering::Relaxed);
         Some(value)
     }

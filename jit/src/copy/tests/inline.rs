@@ -382,3 +382,41 @@ fn what_a_thread_met_is_replayed() {
         assert_eq!(load.run(&engine), (77, true), "its event is next");
     }
 }
+
+/// A thread that is alone reads what is in memory, and meets it, on both sides.
+#[test]
+fn who_is_alone_reads_memory() {
+    use std::sync::atomic::Ordering::Relaxed;
+    const NEXT: u64 = 0x8877_6655_4433_2211;
+    for size in [1, 2, 4, 8] {
+        let mut load = Load::new(size);
+        let recording = engine(EngineConfig { order_atomics: true, ..EngineConfig::default() });
+        recording.watch(&[load.guest.code]);
+        load.guest.put(load.guest.data, &NEXT.to_le_bytes());
+        assert_eq!(load.run(&recording), (77, true), "another thread may have stored it");
+        load.met.alone.store(1, Relaxed);
+        for _ in 0..2 {
+            assert_eq!(load.run(&recording), (cut(NEXT, size), false));
+        }
+        assert_eq!((load.unrecorded(), load.met.window.load(Relaxed)), (2, 0));
+        let met = |load: &Load| load.met.at(load.guest.data, size).map(|met| met.value);
+        assert_eq!(met(&load), Some(cut(NEXT, size)));
+        load.guest.put(load.guest.data, &HELD.to_le_bytes());
+
+        let replay = engine(ordering(&[load.guest.code]));
+        load.met.unrecorded.store(3, Relaxed);
+        // Memory is ahead: this was there already when the load read something else.
+        load.met.meet((load.guest.data, size), cut(5, size), 0, cut(HELD, size));
+        assert_eq!(load.run(&replay), (cut(5, size), false), "nothing has changed since");
+        load.guest.put(load.guest.data, &NEXT.to_le_bytes());
+        for left in [1, 0] {
+            assert_eq!(load.run(&replay), (cut(NEXT, size), false), "the thread has stored it");
+            assert_eq!((met(&load), load.unrecorded()), (Some(cut(NEXT, size)), left));
+        }
+        assert_eq!(load.run(&replay), (77, true), "its event is next");
+        load.met = LastMet::new();
+        load.met.alone.store(1, Relaxed);
+        load.met.unrecorded.store(1, Relaxed);
+        assert_eq!(load.run(&replay), (77, true), "it has met nothing");
+    }
+}

@@ -41,7 +41,7 @@ struct Guest {
 impl Guest {
     /// Guest memory at an address that no other test has, with code below 2 GiB.
     fn new() -> Guest {
-        static NEXT: AtomicU64 = AtomicU64::new(0x2000_0000);
+        static NEXT: AtomicU64 = AtomicU64::new(0x1000_0000);
         Guest::at(NEXT.fetch_add(3 * ROOM, Ordering::Relaxed))
     }
 
