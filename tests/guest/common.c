@@ -128,6 +128,9 @@ int main(void) {
     write(pipes[1], c->answer + 2000, 5);
     read(pipes[0], c->message + 100, 5);
     printf(" %.7s\n", c->message + 99);
+    // A path, which ends where its zero byte is.
+    strcpy(c->answer + 8000, "common.dat");
+    printf("%d\n", access(c->answer + 8000, R_OK));
     sem_wait(&c->sem);
     int status;
     waitpid(pid, &status, 0);
