@@ -66,6 +66,11 @@ fn memory_in_common_with_a_child() {
 }
 
 #[test]
+fn signals_of_calls_that_fail() {
+    is_as_natively(include_str!("../guest/kernel_signals.c"));
+}
+
+#[test]
 fn a_child_that_a_descriptor_stands_for() {
     is_as_natively(include_str!("../guest/child_by_descriptor.c"));
 }

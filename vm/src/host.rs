@@ -316,15 +316,17 @@ pub(crate) fn mask() -> u64 {
 
 /// The signals that this process ignores.
 pub(crate) fn ignored_signals() -> Vec<i32> {
-    let ignored = |&signal: &i32| {
-        // SAFETY: the structure is plain data, and the call only fills it in.
-        unsafe {
-            let mut action: libc::sigaction = std::mem::zeroed();
-            libc::sigaction(signal, std::ptr::null(), &mut action) == 0
-                && action.sa_sigaction == libc::SIG_IGN
-        }
-    };
-    (1..=64).filter(ignored).collect()
+    (1..=64).filter(|&signal| is_ignored(signal)).collect()
+}
+
+/// Whether this process ignores a signal.
+pub(crate) fn is_ignored(signal: i32) -> bool {
+    // SAFETY: the structure is plain data, and the call only fills it in.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, std::ptr::null(), &mut action) == 0
+            && action.sa_sigaction == libc::SIG_IGN
+    }
 }
 
 /// Has a signal ignored by this process, or not.
@@ -446,8 +448,17 @@ pub(crate) struct Guest;
 impl Guest {
     /// Copies `len` bytes out of guest memory; `None` if any of them cannot be read.
     pub(crate) fn read(&self, address: u64, len: usize) -> Option<Vec<u8>> {
-        let mut bytes = vec![0; len];
-        self.read_into(address, &mut bytes).then_some(bytes)
+        // Piece by piece: a guest may name a length of which it has nothing.
+        const PIECE: usize = 1 << 20;
+        let mut bytes = Vec::new();
+        while bytes.len() < len {
+            let at = bytes.len();
+            bytes.resize(at + PIECE.min(len - at), 0);
+            if !self.read_into(address.wrapping_add(at as u64), &mut bytes[at..]) {
+                return None;
+            }
+        }
+        Some(bytes)
     }
 
     /// Fills `bytes` from guest memory.

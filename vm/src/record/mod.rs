@@ -139,6 +139,7 @@ pub struct LostEnd {
 pub fn record(options: RecordOptions, engine: Arc<dyn RecordingEngine>) -> Result<RecordSummary> {
     let (ignored, blocked) = outside::inherited();
     outside::block_signals();
+    outside::expect_broken_pipes();
     kick::install();
     reserve::set_aside();
     let mut space = AddressSpace::new();
