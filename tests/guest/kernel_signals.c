@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
@@ -53,7 +54,14 @@ int main(void) {
     say("make a file longer than the limit", ftruncate(fd, (64 << 20) + 1));
     say("write beyond all files", pwrite(fd, "ab", 2, 0x7ffffffffffffff0));
     ftruncate(fd, 0);
-    limit(RLIM_INFINITY);
+
+    // Less than the recorder writes, and heard of by other programs.
+    struct rlimit low = {4096, 8192};
+    say("a low limit", setrlimit(RLIMIT_FSIZE, &low));
+    getrlimit(RLIMIT_FSIZE, &low);
+    printf("%lu %lu\n", low.rlim_cur, low.rlim_max);
+    fflush(stdout);
+    system("ulimit -Sf; ulimit -Hf");
 
     // Lengths of which there is nothing, and a number in an address's place.
     say("many nodes", syscall(SYS_set_mempolicy, 0, &fd, 1ul << 62));

@@ -15,6 +15,7 @@ pub(crate) use touched_pages::TouchedPages;
 use crate::elsewhere;
 use crate::layout::PAGE;
 use rustix::fs::MemfdFlags;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::arch::asm;
 use std::fs::File;
@@ -346,18 +347,16 @@ pub(crate) fn set_child_action(ignored: bool, flags: i32) {
     }
 }
 
-/// The soft and the hard limit of the address space.
-pub(crate) fn space_limit() -> [u64; 2] {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the structure is live, and the call only fills it in.
-    unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut limit) };
-    [limit.rlim_cur, limit.rlim_max]
+/// The soft and the hard limit of a resource.
+pub(crate) fn limit(resource: Resource) -> [u64; 2] {
+    let Rlimit { current, maximum } = getrlimit(resource);
+    [current, maximum].map(|it| it.unwrap_or(u64::MAX))
 }
 
 /// Sets both; whether the kernel allows that.
-pub(crate) fn set_space_limit([rlim_cur, rlim_max]: [u64; 2]) -> bool {
-    // SAFETY: the structure is live, and the call only reads it.
-    unsafe { libc::setrlimit(libc::RLIMIT_AS, &libc::rlimit { rlim_cur, rlim_max }) == 0 }
+pub(crate) fn set_limit(resource: Resource, limit: [u64; 2]) -> bool {
+    let [current, maximum] = limit.map(|it| (it != u64::MAX).then_some(it));
+    setrlimit(resource, Rlimit { current, maximum }).is_ok()
 }
 
 /// Whether this thread has a capability in effect, of the first 32.
