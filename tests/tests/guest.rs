@@ -225,6 +225,11 @@ fn memory_in_common_that_is_mapped_later() {
 
 /// What a program that the guest has executed writes is recorded where the guest looks.
 #[test]
+fn memory_in_common_that_is_a_segment() {
+    is_as_natively(include_str!("../guest/common_segment.c"));
+}
+
+#[test]
 fn memory_in_common_with_an_executed_program() {
     let recorded = is_as_natively(include_str!("../guest/common_executed.c"));
     assert_eq!(recorded.text(), "3570 0 2000\n");
