@@ -138,6 +138,8 @@ pub(super) struct Surroundings<'a> {
     pub(super) trusted: bool,
     /// The code in it that comes from the definitions of atomic operations, in ascending order.
     pub(super) atomic: &'a [Range<u64>],
+    /// Variables that locked instructions of the module name by their addresses.
+    pub(super) named: &'a FixedSet<u64>,
     /// Whether an address that is part of an instruction may be a variable's.
     pub(super) is_variable: &'a dyn Fn(u64) -> bool,
     /// Whether a call goes to another module, or to a function that only waits.
@@ -216,6 +218,7 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         locked.look_like(i)
             || address.is_some_and(|address| {
                 locked_addresses.look_like(address)
+                    || address.variable().is_some_and(|at| around.named.contains(&at))
                     || polled.iter().any(|&(at, other)| at != i.ip() && address.is_same(other))
                     || is_store(i) && waited.look_like(address)
             })
