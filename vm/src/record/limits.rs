@@ -63,7 +63,10 @@ pub(crate) fn raise_at_end() {
 pub(crate) struct TraceFile(pub(crate) File);
 
 impl TraceFile {
-    fn beyond_limit<T>(&mut self, mut act: impl FnMut(&mut File) -> io::Result<T>) -> io::Result<T> {
+    fn beyond_limit<T>(
+        &mut self,
+        mut act: impl FnMut(&mut File) -> io::Result<T>,
+    ) -> io::Result<T> {
         let result = act(&mut self.0);
         if !matches!(&result, Err(error) if error.raw_os_error() == Some(libc::EFBIG)) {
             return result;
