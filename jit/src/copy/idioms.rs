@@ -55,7 +55,7 @@
 //! counts only if a locked instruction names it the same way: what the stack pointer names, and what the
 //! frame pointer names if the function does not take its address. Thread-local words never count. Of a
 //! trusted module, the C library, whose locks are events of their own, only the first and the last idiom
-//! count, and, beside locks, global variables, the fields that glibc compares where it detaches a thread
+//! count, and, beside locks, global variables that are loaded, the fields that glibc compares where it detaches a thread
 //! or ends a detached one (`own_address`), and links between objects that a loop locks (`locked_links`).
 //!
 //! A race that these miss makes a replay diverge, which names the pair; from then on its sites are
@@ -284,6 +284,17 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
             (!computes || searches()) && is_site
         });
         watched.extend(elsewhere.map(|(_, ((i, address), _))| (i, *address)));
+    }
+    if around.trusted {
+        // A load waits for the value that it had, which comes late or never if stores are in another order.
+        let variable = |address: Option<SymbolicAddress>| address?.variable();
+        let loads = watched.iter().filter(|(i, _)| is_load(i));
+        let loaded: FixedSet<u64> = loads.filter_map(|&(_, address)| variable(address)).collect();
+        let stores = operands().zip(&accesses).filter(|((i, address), accesses)| {
+            let is_loaded = || variable(**address).is_some_and(|it| loaded.contains(&it));
+            **accesses && is_store(i) && is_loaded()
+        });
+        sites.extend(stores.map(|((i, _), _)| i.ip()));
     }
     if has_locks {
         sites.extend(locked_links(code, &loops).into_iter().map(|at| code[at].ip()));
