@@ -6,7 +6,7 @@
 //!
 //! The kernel enforces the limit of a file's size (`RLIMIT_FSIZE`), also against the trace. So the kernel has
 //! the guest's soft limit, and a hard one that never sinks: where the trace has no room, the soft limit is
-//! raised while a piece of it is written. (What another thread writes at that moment may be beyond the limit.)
+//! raised while a piece of it is written. (What the guest writes at that moment may be beyond its limit.)
 //!
 //! Programs that a child process executes get the guest's limits from the kernel.
 
