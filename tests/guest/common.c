@@ -128,6 +128,9 @@ int main(void) {
     write(pipes[1], c->answer + 2000, 5);
     read(pipes[0], c->message + 100, 5);
     printf(" %.7s\n", c->message + 99);
+    // A path, which ends where its zero byte is.
+    strcpy(c->answer + 8000, "common.dat");
+    printf("%d\n", access(c->answer + 8000, R_OK));
     sem_wait(&c->sem);
     int status;
     waitpid(pid, &status, 0);
@@ -150,6 +153,18 @@ int main(void) {
     }
     wait(0);
     printf("%d\n", segment[5]);
+    shmdt((void *)segment);
+
+    // Where it was, there is room.
+    id = shmget(IPC_PRIVATE, 16 * PAGE, 0600);
+    char *detached = shmat(id, 0, SHM_RDONLY);
+    shmctl(id, IPC_RMID, 0);
+    printf("%d\n", detached[5]);
+    shmdt(detached);
+    char *private = mmap(detached, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *longer = mremap(private, PAGE, 2 * PAGE, MREMAP_MAYMOVE);
+    longer[PAGE] = 7;
+    printf("%d %d\n", private == detached, longer[PAGE]);
 
     pthread_t thread;
     pthread_create(&thread, 0, read_it, c);

@@ -66,6 +66,11 @@ fn memory_in_common_with_a_child() {
 }
 
 #[test]
+fn signals_of_calls_that_fail() {
+    is_as_natively(include_str!("../guest/kernel_signals.c"));
+}
+
+#[test]
 fn a_child_that_a_descriptor_stands_for() {
     is_as_natively(include_str!("../guest/child_by_descriptor.c"));
 }
@@ -219,6 +224,11 @@ fn memory_in_common_that_is_mapped_later() {
 }
 
 /// What a program that the guest has executed writes is recorded where the guest looks.
+#[test]
+fn memory_in_common_that_is_a_segment() {
+    is_as_natively(include_str!("../guest/common_segment.c"));
+}
+
 #[test]
 fn memory_in_common_with_an_executed_program() {
     let recorded = is_as_natively(include_str!("../guest/common_executed.c"));

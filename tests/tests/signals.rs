@@ -290,3 +290,24 @@ fn a_thread_that_computes_is_sent_a_timers_signal() {
     bench.cc(include_str!("../guest/thread_timer.c"), &["-O1", "-pthread", "-o", "program"]);
     is_exact(&bench);
 }
+
+/// Service managers ignore SIGPIPE for what they start.
+#[test]
+fn a_signal_that_is_ignored_from_the_start() {
+    const SIGPIPE: i32 = 13;
+    let bench = bench();
+    let source = "#include <unistd.h>\n\
+                  int main(void) { int ends[2]; pipe(ends); close(ends[0]);\n\
+                  return write(ends[1], \"a\", 1) < 0 ? 7 : 0; }\n";
+    bench.cc(source, &["-w", "-o", "program"]);
+    let started = |before: &str| {
+        let script = format!("{before} exec \"$0\" record -q -o a.refrain -- ./program");
+        let mut shell = Command::new("sh");
+        let refrain = env!("CARGO_BIN_EXE_refrain-under-test");
+        shell.args(["-c", &script, refrain]).current_dir(bench.path());
+        Run::of(shell.env("XDG_CACHE_HOME", bench.path().join("cache"))).status
+    };
+    assert_eq!(started("trap '' PIPE;"), 7);
+    is_replayed(&bench);
+    assert_eq!(started(""), 128 + SIGPIPE);
+}

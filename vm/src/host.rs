@@ -15,6 +15,7 @@ pub(crate) use touched_pages::TouchedPages;
 use crate::elsewhere;
 use crate::layout::PAGE;
 use rustix::fs::MemfdFlags;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::arch::asm;
 use std::fs::File;
@@ -316,15 +317,17 @@ pub(crate) fn mask() -> u64 {
 
 /// The signals that this process ignores.
 pub(crate) fn ignored_signals() -> Vec<i32> {
-    let ignored = |&signal: &i32| {
-        // SAFETY: the structure is plain data, and the call only fills it in.
-        unsafe {
-            let mut action: libc::sigaction = std::mem::zeroed();
-            libc::sigaction(signal, std::ptr::null(), &mut action) == 0
-                && action.sa_sigaction == libc::SIG_IGN
-        }
-    };
-    (1..=64).filter(ignored).collect()
+    (1..=64).filter(|&signal| is_ignored(signal)).collect()
+}
+
+/// Whether this process ignores a signal.
+pub(crate) fn is_ignored(signal: i32) -> bool {
+    // SAFETY: the structure is plain data, and the call only fills it in.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, std::ptr::null(), &mut action) == 0
+            && action.sa_sigaction == libc::SIG_IGN
+    }
 }
 
 /// Has a signal ignored by this process, or not.
@@ -344,18 +347,16 @@ pub(crate) fn set_child_action(ignored: bool, flags: i32) {
     }
 }
 
-/// The soft and the hard limit of the address space.
-pub(crate) fn space_limit() -> [u64; 2] {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the structure is live, and the call only fills it in.
-    unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut limit) };
-    [limit.rlim_cur, limit.rlim_max]
+/// The soft and the hard limit of a resource.
+pub(crate) fn limit(resource: Resource) -> [u64; 2] {
+    let Rlimit { current, maximum } = getrlimit(resource);
+    [current, maximum].map(|it| it.unwrap_or(u64::MAX))
 }
 
 /// Sets both; whether the kernel allows that.
-pub(crate) fn set_space_limit([rlim_cur, rlim_max]: [u64; 2]) -> bool {
-    // SAFETY: the structure is live, and the call only reads it.
-    unsafe { libc::setrlimit(libc::RLIMIT_AS, &libc::rlimit { rlim_cur, rlim_max }) == 0 }
+pub(crate) fn set_limit(resource: Resource, limit: [u64; 2]) -> bool {
+    let [current, maximum] = limit.map(|it| (it != u64::MAX).then_some(it));
+    setrlimit(resource, Rlimit { current, maximum }).is_ok()
 }
 
 /// Whether this thread has a capability in effect, of the first 32.
@@ -446,8 +447,17 @@ pub(crate) struct Guest;
 impl Guest {
     /// Copies `len` bytes out of guest memory; `None` if any of them cannot be read.
     pub(crate) fn read(&self, address: u64, len: usize) -> Option<Vec<u8>> {
-        let mut bytes = vec![0; len];
-        self.read_into(address, &mut bytes).then_some(bytes)
+        // Piece by piece: a guest may name a length of which it has nothing.
+        const PIECE: usize = 1 << 20;
+        let mut bytes = Vec::new();
+        while bytes.len() < len {
+            let at = bytes.len();
+            bytes.resize(at + PIECE.min(len - at), 0);
+            if !self.read_into(address.wrapping_add(at as u64), &mut bytes[at..]) {
+                return None;
+            }
+        }
+        Some(bytes)
     }
 
     /// Fills `bytes` from guest memory.

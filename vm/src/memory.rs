@@ -144,9 +144,6 @@ impl AddressSpace {
             Ok(()) => {
                 self.note(address..address + len, request.prot);
                 self.note_content(address..address + len, request.flags);
-                // MAP_SHARED_VALIDATE has this bit, too.
-                let shared = request.flags & libc::MAP_SHARED != 0;
-                self.shared |= shared;
                 address as i64
             }
             Err(e) => -i64::from(e.raw_os_error().unwrap_or(libc::ENOMEM)),
@@ -380,6 +377,7 @@ impl AddressSpace {
     /// Notes what a mapping with these flags shows.
     pub(crate) fn note_content(&mut self, range: Range<u64>, flags: i32) {
         // MAP_SHARED_VALIDATE has this bit, too.
+        self.shared |= flags & libc::MAP_SHARED != 0;
         match flags & (libc::MAP_ANONYMOUS | libc::MAP_SHARED) {
             0 => cut(&mut self.own, &range),
             _ => join(&mut self.own, range),

@@ -55,8 +55,8 @@
 //! counts only if a locked instruction names it the same way: what the stack pointer names, and what the
 //! frame pointer names if the function does not take its address. Thread-local words never count. Of a
 //! trusted module, the C library, whose locks are events of their own, only the first and the last idiom
-//! count, and, beside locks, global variables and the fields that glibc compares where it detaches a thread
-//! or ends a detached one (`own_address`).
+//! count, and, beside locks, global variables that are loaded, the fields that glibc compares where it detaches a thread
+//! or ends a detached one (`own_address`), and links between objects that a loop locks (`locked_links`).
 //!
 //! A race that these miss makes a replay diverge, which names the pair; from then on its sites are
 //! watched too (`refrain sites`).
@@ -70,6 +70,7 @@ mod declared;
 mod fenced;
 mod flags;
 mod lent;
+mod locked_links;
 mod marked;
 mod own_address;
 mod padded;
@@ -104,6 +105,7 @@ use fenced::fenced;
 use flags::flags;
 use iced_x86::{Instruction, Mnemonic, Register};
 use lent::lent;
+use locked_links::locked_links;
 use marked::marked;
 use own_address::compares_own_address;
 use padded::padded;
@@ -282,6 +284,20 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
             (!computes || searches()) && is_site
         });
         watched.extend(elsewhere.map(|(_, ((i, address), _))| (i, *address)));
+    }
+    if around.trusted {
+        // A load waits for the value that it had, which comes late or never if stores are in another order.
+        let variable = |address: Option<SymbolicAddress>| address?.variable();
+        let loads = watched.iter().filter(|(i, _)| is_load(i));
+        let loaded: FixedSet<u64> = loads.filter_map(|&(_, address)| variable(address)).collect();
+        let stores = operands().zip(&accesses).filter(|((i, address), accesses)| {
+            let is_loaded = || variable(**address).is_some_and(|it| loaded.contains(&it));
+            **accesses && is_store(i) && is_loaded()
+        });
+        sites.extend(stores.map(|((i, _), _)| i.ip()));
+    }
+    if has_locks {
+        sites.extend(locked_links(code, &loops).into_iter().map(|at| code[at].ip()));
     }
     if !around.trusted {
         sites.extend(arms(code).into_iter().map(|at| code[at].ip()));

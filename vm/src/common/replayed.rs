@@ -30,6 +30,13 @@ impl Common {
         self.any() && super::meet(&self.areas(), range)
     }
 
+    /// The area that begins there.
+    pub(crate) fn begins(&self, address: u64) -> Option<Range<u64>> {
+        let areas = self.areas();
+        let area = areas.iter().find(|area| area.range.start == address)?;
+        Some(area.range.clone())
+    }
+
     /// The parts of a range that are not in such memory.
     pub(crate) fn outside(&self, range: Range<u64>) -> Vec<Range<u64>> {
         super::outside(&self.areas(), range)

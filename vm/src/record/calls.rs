@@ -6,7 +6,7 @@ use super::thread::{Flow, GuestThread};
 use crate::context::reg::*;
 use crate::host::{self, Guest};
 use crate::syscall::{self, Action, Call, MachineCall, Order, Sent};
-use crate::{Error, Result, digest, elsewhere, hidden};
+use crate::{Error, Result, digest, elsewhere, hidden, layout};
 use refrain_trace::payload::{Effect, SyscallRecord, Write};
 use refrain_trace::{Ending, Event, EventKind, NO_TICKET, order};
 use std::ops::Range;
@@ -16,6 +16,7 @@ const MOST_RACED: u64 = 16 << 20;
 
 pub(crate) const EBADF: i64 = 9;
 pub(crate) const EINVAL: i64 = 22;
+const EFBIG: i64 = 27;
 const EPIPE: i64 = 32;
 
 /// A system call between its entry and its event.
@@ -160,6 +161,8 @@ impl GuestThread {
                 address: range.start,
                 bytes: Guest.read_prefix(range.start, (range.end - range.start) as usize),
             })
+            // What is taken for an address may be a number, which is one of the recorder's own.
+            .filter(|it| layout::guest_may_map(&(it.address..it.address + it.bytes.len() as u64)))
             .collect();
         writes.extend(self.shown_changes(&pending.call, result, shortened));
         let effect = match pending.call.sent(result, &Guest) {
@@ -180,8 +183,8 @@ impl GuestThread {
             None => Effect::None,
         };
         self.conclude(pending, result, writes, effect);
-        if result == -EPIPE {
-            self.broken_pipe();
+        if result == -EPIPE || result == -EFBIG {
+            self.take_signals_of_call();
         }
         result
     }

@@ -222,7 +222,9 @@ fn may_execute(path: &Path) -> Result<(), i32> {
 
 /// Gives the process the guest's signal state and executes. Returns only if that fails.
 fn execute(command: &Command, mask: u64, signals: &Signals) -> i64 {
-    // What this process ignores need not be what the guest does.
+    // What this process ignores need not be what the guest does. A signal of the recorder's own that waits
+    // is gone once it is ignored.
+    host::set_ignored(libc::SIGPIPE, true);
     for signal in host::ignored_signals() {
         host::set_ignored(signal, false);
     }
@@ -236,7 +238,7 @@ fn execute(command: &Command, mask: u64, signals: &Signals) -> i64 {
     let program = CString::new(command.program.as_os_str().as_bytes()).unwrap_or_default();
     let result = host::execute(&program, &strings(&command.argv), &strings(&command.env));
     host::set_mask(before);
-    host::set_ignored(libc::SIGPIPE, true);
+    host::set_ignored(libc::SIGPIPE, false);
     result
 }
 

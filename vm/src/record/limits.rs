@@ -1,13 +1,23 @@
-//! The limit of the address space (`RLIMIT_AS`): what the guest knows of it, and keeps to.
+//! Limits of the process that the recorder meets itself: what the guest knows of them, and keeps to.
 //!
-//! The recorder's tables take far more of the address space than most programs. So the recorder raises
-//! the limit of the process as far as it may. This file keeps the limit that the guest has and sets;
-//! `memory` enforces it. Programs that a child process executes get the guest's limit from the kernel.
+//! The recorder's tables take far more of the address space than most programs (`RLIMIT_AS`). So the recorder
+//! raises the limit of the process as far as it may. This file keeps the limit that the guest has and sets;
+//! `memory` enforces it.
+//!
+//! The kernel enforces the limit of a file's size (`RLIMIT_FSIZE`), also against the trace. So the kernel has
+//! the guest's soft limit, and a hard one that never sinks: where the trace has no room, the soft limit is
+//! raised while a piece of it is written. (What the guest writes at that moment may be beyond its limit.)
+//!
+//! Programs that a child process executes get the guest's limits from the kernel.
 
 use super::calls::{Pending, words};
 use super::thread::GuestThread;
 use crate::host::{self, Guest};
-use std::sync::PoisonError;
+use refrain_trace::container::Truncate;
+use rustix::process::Resource;
+use std::fs::File;
+use std::io::{self, Write};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What a soft and a hard limit are.
 pub(crate) type Limit = [u64; 2];
@@ -15,19 +25,75 @@ pub(crate) type Limit = [u64; 2];
 /// The capability to raise a hard limit.
 const RESOURCE: u32 = 24;
 
-/// Raises the process's own limit; returns what it was.
+/// The hard limit of a file's size that the guest has, if the kernel does not know it. Whoever holds this sets
+/// the limit.
+static FILES: Mutex<Option<u64>> = Mutex::new(None);
+
+fn files() -> MutexGuard<'static, Option<u64>> {
+    FILES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Raises the process's own limit of the address space; returns what it was.
 pub(crate) fn raise() -> Limit {
-    let before = host::space_limit();
+    let before = host::limit(Resource::As);
     let [_, hard] = before;
-    if before != [u64::MAX; 2] && !host::set_space_limit([u64::MAX; 2]) {
-        host::set_space_limit([hard, hard]);
+    if before != [u64::MAX; 2] && !host::set_limit(Resource::As, [u64::MAX; 2]) {
+        host::set_limit(Resource::As, [hard, hard]);
     }
     before
 }
 
-/// The limit as programs should find it that this process executes.
-pub(crate) fn hand_on(limit: Limit) {
-    host::set_space_limit(limit);
+/// The limits as programs should find them that this process executes.
+pub(crate) fn hand_on(space: Limit) {
+    host::set_limit(Resource::As, space);
+    if let Some(hard) = *files() {
+        let [soft, _] = host::limit(Resource::Fsize);
+        host::set_limit(Resource::Fsize, [soft, hard]);
+    }
+}
+
+/// The guest is over: what the recorder still writes has no limit.
+pub(crate) fn raise_at_end() {
+    let _holds = files();
+    let [_, hard] = host::limit(Resource::Fsize);
+    host::set_limit(Resource::Fsize, [hard, hard]);
+}
+
+/// The trace, which the guest's limit does not concern.
+pub(crate) struct TraceFile(pub(crate) File);
+
+impl TraceFile {
+    fn beyond_limit<T>(
+        &mut self,
+        mut act: impl FnMut(&mut File) -> io::Result<T>,
+    ) -> io::Result<T> {
+        let result = act(&mut self.0);
+        if !matches!(&result, Err(error) if error.raw_os_error() == Some(libc::EFBIG)) {
+            return result;
+        }
+        let _holds = files();
+        let [soft, hard] = host::limit(Resource::Fsize);
+        host::set_limit(Resource::Fsize, [hard, hard]);
+        let result = act(&mut self.0);
+        host::set_limit(Resource::Fsize, [soft, hard]);
+        result
+    }
+}
+
+impl Write for TraceFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.beyond_limit(|file| file.write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+impl Truncate for TraceFile {
+    fn truncate_to(&mut self, len: u64) -> io::Result<()> {
+        self.beyond_limit(|file| file.truncate_to(len))
+    }
 }
 
 impl GuestThread {
@@ -40,10 +106,11 @@ impl GuestThread {
             _ => (a, b, c, d),
         };
         let is_own = process == 0 || process == u64::from(std::process::id());
-        if !is_own || resource != u64::from(libc::RLIMIT_AS) {
-            return self.pass(pending);
-        }
-        let (result, before) = self.limit_space(new, old);
+        let (result, before) = match resource as u32 {
+            libc::RLIMIT_AS if is_own => self.limit_space(new, old),
+            libc::RLIMIT_FSIZE if is_own => limit_files(new, old),
+            _ => return self.pass(pending),
+        };
         let writes = if result == 0 { words(old, &before) } else { Vec::new() };
         self.answer_with(pending, result, writes);
     }
@@ -51,20 +118,44 @@ impl GuestThread {
     fn limit_space(&self, new: u64, old: u64) -> (i64, Limit) {
         let mut space = self.machine.space.lock().unwrap_or_else(PoisonError::into_inner);
         let before = space.limit();
-        let refused = |errno: i32| (-i64::from(errno), before);
-        if old != 0 && Guest.words::<2>(old).is_none() {
-            return refused(libc::EFAULT);
-        }
-        if new != 0 {
-            let Some([soft, hard]) = Guest.words(new) else { return refused(libc::EFAULT) };
-            if soft > hard {
-                return refused(libc::EINVAL);
-            }
-            if hard > before[1] && !host::has_capability(RESOURCE) {
-                return refused(libc::EPERM);
-            }
-            space.set_limit([soft, hard]);
+        match new_limit(before, new, old) {
+            Ok(Some(limit)) => space.set_limit(limit),
+            Ok(None) => {}
+            Err(errno) => return (-i64::from(errno), before),
         }
         (0, before)
     }
+}
+
+fn limit_files(new: u64, old: u64) -> (i64, Limit) {
+    let mut files = files();
+    let [soft, highest] = host::limit(Resource::Fsize);
+    let before = [soft, files.unwrap_or(highest)];
+    match new_limit(before, new, old) {
+        Ok(Some([soft, hard])) => {
+            host::set_limit(Resource::Fsize, [soft, highest.max(hard)]);
+            *files = Some(hard);
+        }
+        Ok(None) => {}
+        Err(errno) => return (-i64::from(errno), before),
+    }
+    (0, before)
+}
+
+/// The limit that a call sets in place of this one, if it sets one; or why it may not.
+fn new_limit(before: Limit, new: u64, old: u64) -> Result<Option<Limit>, i32> {
+    if old != 0 && Guest.words::<2>(old).is_none() {
+        return Err(libc::EFAULT);
+    }
+    if new == 0 {
+        return Ok(None);
+    }
+    let [soft, hard] = Guest.words(new).ok_or(libc::EFAULT)?;
+    if soft > hard {
+        return Err(libc::EINVAL);
+    }
+    if hard > before[1] && !host::has_capability(RESOURCE) {
+        return Err(libc::EPERM);
+    }
+    Ok(Some([soft, hard]))
 }

@@ -139,6 +139,7 @@ pub struct LostEnd {
 pub fn record(options: RecordOptions, engine: Arc<dyn RecordingEngine>) -> Result<RecordSummary> {
     let (ignored, blocked) = outside::inherited();
     outside::block_signals();
+    outside::expect_broken_pipes();
     kick::install();
     reserve::set_aside();
     let mut space = AddressSpace::new();
@@ -156,7 +157,7 @@ pub fn record(options: RecordOptions, engine: Arc<dyn RecordingEngine>) -> Resul
     };
     let mappings = initial_mappings(&image, &mapped, keep, next);
     let header = header(&options, &image, mappings);
-    let file = out_of_reach(options.output)?;
+    let file = limits::TraceFile(out_of_reach(options.output)?);
     let strict = options.strict.then(|| {
         let stop = stop.clone();
         let failed: Box<dyn FnOnce() + Send> = Box::new(move || drop(stop.send(Stop::CannotWrite)));
@@ -232,6 +233,7 @@ fn finish(
         LostEnd { why: lost.why.to_string(), after }
     });
     machine.open_common_at_end();
+    limits::raise_at_end();
     if machine.mapped.have_changed() {
         machine.notice(Notice::FileChanged);
     }

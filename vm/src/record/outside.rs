@@ -20,7 +20,7 @@ use crate::{host, kick, reserve};
 use refrain_trace::Ending;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
@@ -89,12 +89,26 @@ impl Overdue {
     }
 }
 
-/// What the program inherits: the signals that are ignored and those that are blocked. SIGPIPE is
-/// left out, which this process ignores by itself.
+/// Before `main`: whether SIGPIPE is ignored. Rust's runtime ignores it after that.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOOK: extern "C" fn() = look;
+static IGNORES_PIPES: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn look() {
+    IGNORES_PIPES.store(host::is_ignored(libc::SIGPIPE), Ordering::Relaxed);
+}
+
+/// What the program inherits: the signals that are ignored and those that are blocked.
 pub(super) fn inherited() -> (Vec<i32>, u64) {
     let mut ignored = host::ignored_signals();
-    ignored.retain(|&signal| signal != libc::SIGPIPE);
+    ignored.retain(|&it| it != libc::SIGPIPE || IGNORES_PIPES.load(Ordering::Relaxed));
     (ignored, host::mask())
+}
+
+/// Has the kernel send SIGPIPE again, to threads that block it.
+pub(super) fn expect_broken_pipes() {
+    host::set_ignored(libc::SIGPIPE, false);
 }
 
 /// Blocks signals in every thread from here on; one thread takes them.

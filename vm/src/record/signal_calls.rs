@@ -2,13 +2,14 @@
 
 use super::calls::{EINVAL, Pending, words};
 use super::outside;
-use super::signals::{Delivery, Interrupted, Signal, Target, own_info};
+use super::signals::{Delivery, Interrupted, Signal, Target, bit, own_info};
 use super::thread::{Flow, GuestThread};
 use crate::context::reg::*;
 use crate::frame::{self, AltStack, Info};
 use crate::host::{self, Guest};
 use refrain_trace::payload::{Effect, Write};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 const EAGAIN: i64 = 11;
 const EINTR: i64 = 4;
@@ -188,12 +189,15 @@ impl GuestThread {
         }
     }
 
-    /// Writing to a broken pipe kills, unless the guest ignores or handles it.
-    pub(crate) fn broken_pipe(&mut self) {
-        let number = libc::SIGPIPE as u64;
-        let signal = Signal { number, info: own_info(number, 0) };
-        if self.machine.signals.send(Target::Thread(self.id), signal) == Delivery::Terminate {
-            self.end_by_signal(libc::SIGPIPE);
+    /// A call has failed for a broken pipe or a file that is too large. If the kernel sent the thread a signal
+    /// with that (not for `MSG_NOSIGNAL`, nor for what is no pipe), it waits here, where all are blocked.
+    pub(crate) fn take_signals_of_call(&mut self) {
+        let sent = bit(libc::SIGPIPE as u64) | bit(libc::SIGXFSZ as u64);
+        while let Some((number, info)) = host::wait_for_signal(sent, Some(Duration::ZERO)) {
+            let signal = Signal { number, info };
+            if self.machine.signals.send(Target::Thread(self.id), signal) == Delivery::Terminate {
+                self.end_by_signal(number as i32);
+            }
         }
     }
 }

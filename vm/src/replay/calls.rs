@@ -460,13 +460,16 @@ impl GuestThread {
                 space.note_content(range, libc::MAP_SHARED);
                 result
             }
-            MachineCall::Shmdt => match shared.at(address) {
-                Some(part) => {
-                    shared.cut(&(part.start..part.end));
-                    space.unmap(part.start, part.end - part.start)
+            MachineCall::Shmdt => {
+                let shown = shared.at(address).map(|part| part.start..part.end);
+                match shown.or_else(|| self.machine.common.begins(address)) {
+                    Some(range) => {
+                        shared.cut(&range);
+                        space.unmap(range.start, range.end - range.start)
+                    }
+                    None => result,
                 }
-                None => result,
-            },
+            }
             MachineCall::Mmap => {
                 shared.cut(&(result as u64..(result as u64).saturating_add(memory::page_up(len))));
                 self.map_again(result as u64, len, (third as i32, fourth as i32), content)?;

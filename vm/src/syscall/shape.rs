@@ -517,10 +517,14 @@ pub(crate) fn string(address: u64, memory: &dyn GuestMemory) -> Option<Range<u64
     let mut at = address;
     let mut chunk = [0; 64];
     while address != 0 && at - address < LONGEST {
-        // Aligned chunks, so that none reaches into a page that may be missing.
-        let len = 64 - (at % 64) as usize;
+        // Aligned chunks, so that none reaches into a page that may be missing. Of memory in common with other
+        // processes, a replay has the string, and nothing behind it: byte by byte, then.
+        let mut len = 64 - (at % 64) as usize;
         if !memory.read(at, &mut chunk[..len]) {
-            return None;
+            len = 1;
+            if !memory.read(at, &mut chunk[..1]) {
+                return None;
+            }
         }
         if let Some(end) = chunk[..len].iter().position(|byte| *byte == 0) {
             return Some(address..at.checked_add(end as u64 + 1)?);

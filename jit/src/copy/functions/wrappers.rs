@@ -1,5 +1,7 @@
 //! Which calls lead to the library's locks: by themselves, or by short functions around them.
 
+mod foreign;
+
 use super::extent::instructions;
 use super::{Functions, foreign_slot, indirect_slot, stub_slot, word};
 use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind, Register};
@@ -13,13 +15,15 @@ const PLAIN_WRAPPERS: u32 = 4;
 
 impl Functions {
     /// Whether an instruction calls one of the library's locks, itself or by a short function, of any
-    /// module, that calls one or ends in one, itself or by another such function.
+    /// module, that calls one or ends in one, itself or by another such function, or a lock that another
+    /// module makes itself.
     pub(super) fn locks(&mut self, instruction: &Instruction) -> bool {
         is_call(instruction)
             && (self.leads_to_hooked(instruction)
-                || self
-                    .known_target(instruction)
-                    .is_some_and(|to| self.wraps_lock(to, PLAIN_WRAPPERS)))
+                || self.known_target(instruction).is_some_and(|to| {
+                    self.wraps_lock(to, PLAIN_WRAPPERS)
+                        || self.takes_foreign_lock(instruction.ip(), to)
+                }))
     }
 
     /// Where a branch leads as far as code tells, or what the linker has put into its tables.

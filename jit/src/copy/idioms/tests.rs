@@ -458,3 +458,17 @@ fn the_c_librarys_detached_threads() {
     let with = |mark| found(false, true, |a| detach(a, mark));
     assert_eq!((with(rdi), with(rsi)), (vec![Mnemonic::Test], vec![]));
 }
+
+/// In the C library, a variable that is loaded beside a lock is watched where the function stores it, too.
+#[test]
+fn variables_of_a_trusted_module_are_stored_in_order() {
+    let stored = |loaded: u64| {
+        found(true, true, |a| {
+            a.mov(eax, dword_ptr(loaded)).unwrap();
+            a.mov(dword_ptr(0x7100), ecx).unwrap();
+            a.ret().unwrap();
+        })
+    };
+    assert_eq!(stored(0x7100).len(), 2);
+    assert_eq!(stored(0x7200).len(), 1, "another variable");
+}
