@@ -16,7 +16,8 @@
 //!   compare, also where they search for it; and all of such a function, as of an atomic operation,
 //!   if it touches nothing but what its argument points to, and the locks are the program's own;
 //! - flags that a loop looks at in each round, whatever else it does (`flags`);
-//! - the store by which a guard's destructor, called beside the program's own locks, releases one (`released`);
+//! - the store by which a guard's destructor, called beside the program's own locks, releases one
+//!   (`released`);
 //! - what a short function answers a question by (`answers`): loops that wait ask virtual functions and
 //!   predicates;
 //! - loops that follow pointers on the way to a lock (`walks`), or go over the records of all threads
@@ -36,8 +37,10 @@
 //! - loads and stores whose operand looks like that of a locked instruction of their function, or
 //!   is the word that it hands to a function with a locked instruction on that word, directly or through
 //!   one function between them (a lock that is taken by a call, and released by a store; a state that the
-//!   slow path of a one-time initialization gets), or what a loop of it polls, on its own stack, too: the look before the first round, the answer
-//!   after the last;
+//!   slow path of a one-time initialization gets), or what a loop of it polls, on its own stack, too: the
+//!   look before the first round, the answer after the last;
+//! - loads and stores of variables that a locked instruction of the module names by its address
+//!   (`functions::named`);
 //! - loads and stores of a library's atomic operations: functions side by side that access only
 //!   what their argument points to, or the same field of it, with a locked instruction in one of them;
 //! - words on its stack for which a thread waits (`lent`), in functions with locks;
@@ -49,14 +52,14 @@
 //! through registers and the stack (`addresses`). Constant data is never watched.
 //!
 //! Code in inner loops without calls or locked instructions, and without a loop in them that waits,
-//! computes: there, only what it polls,
-//! what looks like a locked operand, and the copies of what is watched elsewhere in the function
-//! (compilers duplicate the tails of loops) is watched. A word on the thread's own stack
-//! counts only if a locked instruction names it the same way: what the stack pointer names, and what the
+//! computes: there, only what it polls, what looks like a locked operand, and the copies of what is
+//! watched elsewhere in the function (compilers duplicate the tails of loops) is watched. A word on the
+//! thread's own stack counts only if a locked instruction names it the same way: what the stack pointer names, and what the
 //! frame pointer names if the function does not take its address. Thread-local words never count. Of a
 //! trusted module, the C library, whose locks are events of their own, only the first and the last idiom
-//! count, and, beside locks, global variables that are loaded, the fields that glibc compares where it detaches a thread
-//! or ends a detached one (`own_address`), and links between objects that a loop locks (`locked_links`).
+//! count, and, beside locks, global variables that are loaded, the fields that glibc compares where it
+//! detaches a thread or ends a detached one (`own_address`), and links between objects that a loop locks
+//! (`locked_links`).
 //!
 //! A race that these miss makes a replay diverge, which names the pair; from then on its sites are
 //! watched too (`refrain sites`).
