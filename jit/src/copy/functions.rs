@@ -23,14 +23,12 @@ mod called;
 mod extent;
 mod handed;
 mod known;
-mod named;
 mod wrappers;
 
 use atomics::Atomics;
 use called::{Beside, Locks};
 use extent::{Extent, MAX_BYTES, decode, first_bytes, has_locked, instructions, read};
 use known::Known;
-use named::Named;
 use wrappers::WRAPPERS;
 
 /// Words that are named by arguments: by which, and at which offset from that.
@@ -82,8 +80,6 @@ pub(super) struct Functions {
     locked_words: FixedMap<(u64, u32), Words>,
     /// Who calls whom.
     callers: Callers,
-    /// What locked instructions name by its address.
-    named: Named,
     /// By start, what a function calls beside locks.
     calls_beside: FixedMap<u64, Arc<FixedMap<u64, Beside>>>,
 }
@@ -150,7 +146,6 @@ impl Functions {
             self.wrappers.retain(|(start, _), _| !range.contains(start));
             self.calls_beside.retain(|start, _| !range.contains(start));
             self.callers.forget();
-            self.named.forget();
             self.yields.clear();
             self.waits.get_mut().clear();
             self.written.get_mut().clear();
@@ -214,7 +209,6 @@ impl Functions {
         self.wrappers.clear();
         self.calls_beside.clear();
         self.callers.forget();
-        self.named.forget();
         self.yields.clear();
         self.waits.get_mut().clear();
         self.written.get_mut().clear();
@@ -269,10 +263,6 @@ impl Functions {
             true => Beside::default(),
             false => self.called_beside(&extent, &module),
         };
-        let named = match trusted || !code.iter().any(Instruction::is_ip_rel_memory_operand) {
-            true => Arc::default(),
-            false => self.named_by_locked(&module),
-        };
         let around = Surroundings {
             locks: &locks,
             handed: &handed,
@@ -283,7 +273,6 @@ impl Functions {
                 || called.own && self.operation(start).accesses_only(Some(0)),
             trusted,
             atomic: &self.atomics.within(&extent.range),
-            named: &named,
             // Linkers lay variables behind the code, which tells them from numbers.
             is_variable: &|address| address >= module.start && self.is_variable(address),
             only_waits: &|call| self.leads_to_waiting(call) || yields(call),

@@ -39,8 +39,6 @@
 //!   one function between them (a lock that is taken by a call, and released by a store; a state that the
 //!   slow path of a one-time initialization gets), or what a loop of it polls, on its own stack, too: the
 //!   look before the first round, the answer after the last;
-//! - loads and stores of variables that a locked instruction of the module names by its address
-//!   (`functions::named`);
 //! - loads and stores of a library's atomic operations: functions side by side that access only
 //!   what their argument points to, or the same field of it, with a locked instruction in one of them;
 //! - words on its stack for which a thread waits (`lent`), in functions with locks;
@@ -143,8 +141,6 @@ pub(super) struct Surroundings<'a> {
     pub(super) trusted: bool,
     /// The code in it that comes from the definitions of atomic operations, in ascending order.
     pub(super) atomic: &'a [Range<u64>],
-    /// Variables that locked instructions of the module name by their addresses.
-    pub(super) named: &'a FixedSet<u64>,
     /// Whether an address that is part of an instruction may be a variable's.
     pub(super) is_variable: &'a dyn Fn(u64) -> bool,
     /// Whether a call goes to another module, or to a function that only waits.
@@ -223,7 +219,6 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         locked.look_like(i)
             || address.is_some_and(|address| {
                 locked_addresses.look_like(address)
-                    || address.variable().is_some_and(|at| around.named.contains(&at))
                     || polled.iter().any(|&(at, other)| at != i.ip() && address.is_same(other))
                     || is_store(i) && waited.look_like(address)
             })

@@ -10,6 +10,7 @@ use crate::copy::loops::loops;
 use crate::copy::ordered::{is_candidate, is_locked, writes_memory};
 use iced_x86::{Instruction, Register};
 use refrain_trace::fixed::{FixedMap, FixedSet};
+use refrain_vm::layout::LIBRARIES;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -53,15 +54,17 @@ impl Functions {
     }
 
     /// What a short function is called beside, by any function of its module. Of a large module nothing
-    /// is known.
+    /// is known: looking for callers touches its pages, which the trace keeps then, whether the
+    /// program uses them or not.
     pub(super) fn called_beside(&mut self, extent: &Extent, module: &Range<u64>) -> Beside {
         const LONGEST: u64 = 192;
         /// What a caller tries again later is looked at even if it is longer.
         const LONGEST_TRIED: u64 = 1 << 10;
+        let largest = if LIBRARIES.contains(&module.start) { 256 << 10 } else { 1 << 20 };
         let start = extent.range.start;
         let mut found = Beside::default();
         let length = extent.range.end - start;
-        if !extent.ends || length > LONGEST_TRIED || !Self::is_small(module) {
+        if !extent.ends || length > LONGEST_TRIED || module.end - module.start > largest {
             return found;
         }
         let calls = self.callers.of(start, module, &self.starts);

@@ -5,7 +5,6 @@ use super::{Surroundings, idioms};
 use crate::copy::tests::assembled;
 use iced_x86::Mnemonic;
 use iced_x86::code_asm::*;
-use refrain_trace::fixed::FixedSet;
 
 /// Mnemonics of the sites in what `write` assembles; variables lie at 0x7000 and above.
 fn found(
@@ -35,7 +34,6 @@ fn found_in(
         is_atomic_operation: false,
         trusted,
         atomic: &[],
-        named: &FixedSet::default(),
         is_variable: &is_variable,
         only_waits: &|call| call.near_branch_target() == 0x5000,
         writes: &|_, _| false,
