@@ -1,12 +1,16 @@
 //! Which threads are in guest code, and whether they are to stay out of it ([`super::standstill`]).
 
 use crate::barrier::Barrier;
+use crate::host;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long the others are waited for.
+/// How long each of the others may compute until nobody waits for them any more. What counts is the
+/// processors' time: who has no processor does not compute.
 const PATIENCE: Duration = Duration::from_millis(20);
+/// How long they are waited for at most.
+const LONGEST: Duration = Duration::from_secs(1);
 /// How long a thread sleeps until it looks again.
 const NAP: Duration = Duration::from_micros(50);
 
@@ -45,9 +49,10 @@ impl Standstill {
             return false;
         }
         self.barrier.heavy();
-        let begin = Instant::now();
+        let (begin, computed) = (Instant::now(), host::processor_time());
+        let patience = PATIENCE * others.len() as u32;
         while others.iter().any(|(_, other)| other.is_inside()) {
-            if begin.elapsed() > PATIENCE {
+            if host::processor_time() - computed > patience || begin.elapsed() > LONGEST {
                 self.end(None);
                 return false;
             }
