@@ -450,7 +450,7 @@ pub(super) struct Frame {
     /// Whether there is one: the function moves the stack pointer into `rbp`, and writes `rbp` otherwise
     /// only to have its caller's back.
     is_kept: bool,
-    /// Offsets of which the function takes the addresses.
+    /// Offsets from `rbp` whose addresses the function takes.
     lent: Vec<i64>,
 }
 

@@ -52,8 +52,9 @@
 //! Code in inner loops without calls or locked instructions, and without a loop in them that waits,
 //! computes: there, only what it polls, what looks like a locked operand, and the copies of what is
 //! watched elsewhere in the function (compilers duplicate the tails of loops) is watched. A word on the
-//! thread's own stack counts only if a locked instruction names it the same way: what the stack pointer names, and what the
-//! frame pointer names if the function does not take its address. Thread-local words never count. Of a
+//! thread's own stack counts only if a locked instruction names it the same way: what the stack pointer
+//! names, and what the frame pointer names if the function does not take its address. Thread-local words
+//! never count. Of a
 //! trusted module, the C library, whose locks are events of their own, only the first and the last idiom
 //! count, and, beside locks, global variables that are loaded, the fields that glibc compares where it
 //! detaches a thread or ends a detached one (`own_address`), and links between objects that a loop locks

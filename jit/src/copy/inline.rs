@@ -232,6 +232,27 @@ macro_rules! load_gate {
     };
 }
 
+/// Reads the operand, and goes on if the thread has met that value, at the version that its slot has now.
+/// The value first: no version that comes later can be in it. (It may be out of reach: the thread has met
+/// other memory there.)
+macro_rules! recorded_value {
+    ($read:literal) => {
+        concat!(
+            "3:\n",
+            $read,
+            "\n",
+            refrain_vm::recovers!("3b", "2f"),
+            "\n",
+            "cmp rcx, [rax + {value}]\n",
+            "jne 2f\n",
+            "mov rdx, [rax + {counter}]\n",
+            "mov rdx, [rdx]\n",
+            "cmp rdx, [rax + {version}]\n",
+            "jne 2f"
+        )
+    };
+}
+
 /// A load that finds its value at its version has no event. Neither has one of a thread that is alone and
 /// has met the word: it is counted in the thread's window, and keeps what it finds for the next one.
 macro_rules! recorded_load {
@@ -243,17 +264,7 @@ macro_rules! recorded_load {
             "mov rdx, gs:[{met}]",
             "cmp qword ptr [rdx + {alone}], 0",
             "jne 4f",
-            // The value first: no version that comes later can be in it. (It may be out of reach: the
-            // thread has met other memory there.)
-            "3:",
-            $read,
-            refrain_vm::recovers!("3b", "2f"),
-            "cmp rcx, [rax + {value}]",
-            "jne 2f",
-            "mov rdx, [rax + {counter}]",
-            "mov rdx, [rdx]",
-            "cmp rdx, [rax + {version}]",
-            "jne 2f",
+            recorded_value!($read),
             "mov rax, gs:[{met}]",
             "inc qword ptr [rax]",
             "jmp 7f",
@@ -284,15 +295,7 @@ macro_rules! recorded_poll {
             $name,
             $size,
             "jne 2f",
-            "3:",
-            $read,
-            refrain_vm::recovers!("3b", "2f"),
-            "cmp rcx, [rax + {value}]",
-            "jne 2f",
-            "mov rdx, [rax + {counter}]",
-            "mov rdx, [rdx]",
-            "cmp rdx, [rax + {version}]",
-            "jne 2f",
+            recorded_value!($read),
             "mov rax, gs:[{met}]",
             "mov rdx, gs:[{operand}]",
             "cmp rdx, [rax + {polled}]",

@@ -14,14 +14,14 @@ mod rep;
 use super::flow::{self, Dataflow};
 use super::frame::{self, Frame, leave};
 use super::graph::{Block, Graph, Site, Term, is_counted};
-use super::lift::{Lifter, State, Watch, symbol};
+use super::lift::{Lifter, State, Watch, int, symbol};
 use super::regions::Region;
 use super::thunk::Batch;
 use super::vars::{self, FLAG, RETIRED, VarSet};
 use crate::accesses::is_repeated;
 use crate::cost::{BYTES_A_QUARTER, weigh};
 use cranelift_codegen::ir::condcodes::IntCC;
-use cranelift_codegen::ir::types::{I8, I16, I32, I64};
+use cranelift_codegen::ir::types::{I32, I64};
 use cranelift_codegen::ir::{
     self, BlockArg, Function, InstBuilder, MemFlagsData, StackSlotData, StackSlotKind, Value,
 };
@@ -563,14 +563,8 @@ impl Body<'_> {
 
     /// The thread, which is alone, meets what is in memory, if that has changed ([`LastMet::replay_alone`]).
     fn meet_alone(&mut self, (address, size): (Value, usize), met: &MetLoad) {
-        let narrow = match size {
-            1 => I8,
-            2 => I16,
-            4 => I32,
-            _ => I64,
-        };
-        let value = self.l.b.ins().load(narrow, MemFlagsData::new(), address, 0);
-        let value = if narrow == I64 { value } else { self.l.b.ins().uextend(I64, value) };
+        let value = self.l.load_unlogged(int(size), address);
+        let value = self.l.resize(value, I64);
         let flags = MemFlagsData::trusted();
         let before = self.l.b.ins().load(I64, flags, met.memory, 0);
         let known = self.l.b.ins().load(I64, flags, met.place, 0);

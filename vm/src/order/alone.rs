@@ -153,8 +153,8 @@ impl Alone {
         Alone { asked: AtomicU64::new(0), state: Mutex::default(), barrier }
     }
 
-    /// How often a thread has asked whether it is alone. Who finds another number than when it was in
-    /// guest code last comes back (`record_alone`).
+    /// How often threads have asked whether they are alone. A thread that enters guest code, and finds that
+    /// the number has changed since it was there last, has to come back (`record_alone`).
     pub(crate) fn asked(&self) -> u64 {
         self.asked.load(Ordering::Acquire)
     }

@@ -78,8 +78,9 @@ impl GuestThread {
     }
 }
 
-/// What a thread waits for that is alone: for all that the others, which are not in guest code, have
-/// accessed. None if one of them is about to end.
+/// Has each of the other threads, none of which is in guest code, hand over what it has accessed so far.
+/// Returns the handovers that a thread that is to be alone waits for, or `None` if another thread is about
+/// to end.
 fn wait_for<T>(
     owners: &Owners,
     others: Vec<(ThreadId, T)>,

@@ -310,7 +310,7 @@ impl GuestThread {
     }
 }
 
-/// Whether a handover comes once the thread is in no guest code.
+/// Whether an event is a handover that the thread performs when it leaves guest code.
 fn is_away(event: &Event) -> bool {
     event.kind() == EventKind::Handover && event.nr == accessed::AWAY
 }

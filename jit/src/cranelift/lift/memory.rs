@@ -64,7 +64,7 @@ impl Lifter<'_> {
         value
     }
 
-    pub(super) fn load_unlogged(&mut self, ty: Type, address: Value) -> Value {
+    pub(in crate::cranelift) fn load_unlogged(&mut self, ty: Type, address: Value) -> Value {
         self.b.ins().load(ty, MemFlagsData::new(), address, 0)
     }
 

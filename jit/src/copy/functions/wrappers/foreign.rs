@@ -1,7 +1,7 @@
 //! Locks that another module makes itself of atomic instructions: GLib's mutexes, `omp critical`.
 //!
-//! A short function takes a lock if it compares a word with a constant and exchanges it for another one. What
-//! counts references or adds up computes the new value.
+//! A short function takes a lock if it compares a word with a constant, and stores another constant there if
+//! they are equal. A function that counts references or adds up computes what it stores.
 
 use crate::copy::functions::extent::instructions;
 use crate::copy::functions::{Functions, stub_slot, word};
@@ -9,7 +9,8 @@ use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
 /// The longest of them, in bytes.
 const LONGEST: u64 = 192;
-/// In the place of a count of wrappers, where it is kept whether a function is one of them.
+/// `Functions::wrappers` keeps under this key whether a function takes such a lock; the other keys are
+/// numbers of wrappers around each other, which are small.
 const FOREIGN: u32 = u32::MAX;
 
 impl Functions {
