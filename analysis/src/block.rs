@@ -24,24 +24,26 @@ const FURTHER: usize = 2;
 /// As many stamps as there is room for at first.
 const FEW: usize = 4;
 /// As many of the last stamps as are looked at, to find one again.
-const RECENT: usize = 4;
+const RECENT: usize = 8;
 /// As many stamps as an entry can tell apart. What is accessed beyond is not kept.
 const MOST: usize = 1 << 16;
 
-/// The cells of an aligned piece of memory.
+/// The cells of an aligned piece of memory. What most accesses look at is in one line of the processor's
+/// cache, with the block's lock, and in the line of the cell.
+#[repr(C)]
 pub(crate) struct Block {
+    /// Which bytes they count for stands in the entries.
+    stamps: Vec<Stamp>,
+    /// A bit for each word that synchronizes, if any does.
+    words: Option<Box<u128>>,
+    /// A bit for each cell that has entries in `rest`.
+    full: u64,
+    /// A bit for each cell that may have been accessed.
+    used: u64,
     near: [[Entry; NEAR]; CELLS as usize],
     /// Further entries: so many of each cell that `full` names, ascending.
     rest: Vec<Entry>,
     further: usize,
-    /// A bit for each cell that has entries in `rest`.
-    full: u64,
-    /// Which bytes they count for stands in the entries.
-    stamps: Vec<Stamp>,
-    /// A bit for each cell that may have been accessed.
-    used: u64,
-    /// A bit for each word that synchronizes.
-    words: u128,
 }
 
 /// The number of a stamp in two bytes, and the bytes of a cell that it counts for: none in an entry
@@ -55,8 +57,12 @@ impl Entry {
         Entry([low, high, mask])
     }
 
+    fn number(self) -> u16 {
+        u16::from_le_bytes([self.0[0], self.0[1]])
+    }
+
     fn stamp(self) -> usize {
-        u16::from_le_bytes([self.0[0], self.0[1]]).into()
+        self.number().into()
     }
 
     fn mask(self) -> u8 {
@@ -78,8 +84,14 @@ impl Block {
             full: 0,
             stamps: Vec::new(),
             used: 0,
-            words,
+            words: (words != 0).then(|| Box::new(words)),
         }
+    }
+
+    /// Where the stamps are that are found first.
+    #[inline]
+    pub(crate) fn last_stamps(&self) -> usize {
+        self.stamps.last().map_or(0, |last| std::ptr::from_ref(last).addr())
     }
 
     /// A bit for each cell that may have been accessed.
@@ -101,15 +113,17 @@ impl Block {
         self.used |= 1 << cell;
         let further = self.further(cell);
         let Block { near, rest, stamps, .. } = self;
+        let rest = if further.is_empty() { &mut [] } else { &mut rest[further] };
+        let number = recent(stamps, now);
         let mut keep = now.mask;
         let (mut same, mut free) = (None, None);
-        for entry in near[cell].iter_mut().chain(&mut rest[further]) {
+        for entry in near[cell].iter_mut().chain(rest) {
             if entry.mask() == 0 {
                 free = free.or(Some(entry));
                 continue;
             }
-            let earlier = Stamp { mask: entry.mask(), ..stamps[entry.stamp()] };
-            if earlier.mask & now.mask != 0 {
+            if entry.mask() & now.mask != 0 {
+                let earlier = Stamp { mask: entry.mask(), ..stamps[entry.stamp()] };
                 let own = earlier.thread == now.thread;
                 let ordered = own || earlier.clock <= clock.of(earlier.thread);
                 if let Some(fault) = fault(earlier, now, ordered) {
@@ -121,7 +135,7 @@ impl Block {
                     keep &= !earlier.mask;
                 }
             }
-            if earlier.is_like(now) {
+            if number == Some(entry.number()) {
                 same = Some(entry);
             } else if entry.mask() == 0 {
                 free = free.or(Some(entry));
@@ -130,9 +144,7 @@ impl Block {
         match (same, free) {
             _ if keep == 0 => {}
             (Some(same), _) => same.set_mask(same.mask() | keep),
-            (_, Some(free)) if let Some(stamp) = recent(stamps, now) => {
-                *free = Entry::new(stamp, keep);
-            }
+            (_, Some(free)) if let Some(number) = number => *free = Entry::new(number, keep),
             _ => self.keep(cell, Stamp { mask: keep, ..now }),
         }
     }
@@ -258,10 +270,17 @@ impl Block {
         }
     }
 
+    /// Whether any word in it synchronizes.
+    #[inline]
+    pub(crate) fn synchronizes(&self) -> bool {
+        self.words.is_some()
+    }
+
     /// Those of the two words of a cell that synchronize and have bytes in `mask`: the low bit is
     /// the lower one.
     pub(crate) fn words(&self, number: u64, mask: u8) -> u8 {
-        let words = (self.words >> (2 * (number % CELLS))) as u8;
+        let Some(words) = self.words.as_deref() else { return 0 };
+        let words = (words >> (2 * (number % CELLS))) as u8;
         let touched = u8::from(mask & 0xf != 0) | u8::from(mask & 0xf0 != 0) << 1;
         words & touched
     }
@@ -283,6 +302,13 @@ fn fault(earlier: Stamp, now: Stamp, ordered: bool) -> Option<Fault> {
         false => earlier.conflicts_with(now).then_some(Fault::Race),
         true => is_freed.then_some(Fault::AfterEnd),
     }
+}
+
+/// Where in a block the entries of a cell begin.
+#[inline]
+pub(crate) fn offset_of_cell(number: u64) -> usize {
+    let cell = (number % CELLS) as usize;
+    std::mem::offset_of!(Block, near) + cell * size_of::<[Entry; NEAR]>()
 }
 
 /// A bit for each of some cells of one block.

@@ -2,6 +2,7 @@
 
 mod ahead;
 mod lives;
+mod plain;
 mod sections;
 mod tasking;
 
@@ -295,7 +296,14 @@ impl Watcher {
         if calls || self.detector.may_race() {
             // Where a call begins or ends, nothing is noted until the log has been taken.
             let mut is_noted = true;
-            for access in batch {
+            let mut at = 0;
+            while let Some(access) = batch.get(at) {
+                let plain = if in_tasks { 0 } else { self.plain_accesses(&batch[at..]) };
+                if plain != 0 {
+                    at += plain;
+                    continue;
+                }
+                at += 1;
                 let kind = access.kind as u8 & (READ | WRITE);
                 if kind == 0 {
                     is_noted = false;
@@ -630,7 +638,7 @@ impl Watcher {
         while at < end {
             let block_end = (at / (CELL * CELLS) + 1) * CELL * CELLS;
             let block = blocks.of(at / CELL, &detector.shadow);
-            let mut block = block.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut block = block.lock();
             while at < end.min(block_end) {
                 let (cell, within) = (at / CELL, at % CELL);
                 let piece = (CELL - within).min(end - at);
@@ -667,8 +675,7 @@ impl Watcher {
         {
             return;
         }
-        let block =
-            blocks.of(cell, &detector.shadow).lock().unwrap_or_else(PoisonError::into_inner);
+        let block = blocks.of(cell, &detector.shadow).lock();
         let is_plain = |code: &Code| code.is_plain(pc.into(), whole.address);
         let is_update = kind == READ | WRITE && detector.relation.code().is_some_and(is_plain);
         if kind & KERNEL == 0 && !is_update && block.words(cell, mask) != 0 {
@@ -694,8 +701,7 @@ impl Watcher {
             self.has_dropped = true;
             return;
         }
-        let mut block =
-            blocks.of(cell, &detector.shadow).lock().unwrap_or_else(PoisonError::into_inner);
+        let mut block = blocks.of(cell, &detector.shadow).lock();
         // To the program, an instruction that reads and writes without a lock prefix is no atomic,
         // unless loops wait for what it writes, or a library has it.
         let is_plain = |code: &Code| code.is_plain(pc.into(), whole.address);

@@ -30,7 +30,7 @@
 //!   memory is in no other one.
 //! - Memory is bounded by the guest's touched pages and the number of threads.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod barriers;
 mod block;
@@ -45,6 +45,7 @@ mod heap;
 pub mod linkages;
 mod objects;
 pub mod paper;
+mod prefetch;
 mod same_epoch;
 mod shadow;
 mod tap;

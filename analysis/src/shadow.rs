@@ -1,27 +1,53 @@
 //! Which cell belongs to which address: blocks of cells, found through a directory.
 //!
 //! A block has a lock of its own, so threads that work on different memory do not meet. Each
-//! thread keeps the blocks that it used last at hand ([`Blocks`]): finding one again is a compare.
+//! thread keeps the regions that it used last at hand ([`Blocks`]): finding a block again is a compare.
 
 use crate::block::{self, Block, CELLS};
+use crate::prefetch::prefetch;
 use refrain_trace::fixed::FixedMap;
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Bytes of a cell.
 pub(crate) const CELL: u64 = 8;
 /// Bytes of the words that synchronize: an address stands for the word that it lies in.
 const WORD: u64 = 4;
-const BLOCK: u64 = CELL * CELLS;
+/// Bytes of a block.
+pub(crate) const BLOCK: u64 = CELL * CELLS;
 const SHARDS: usize = 64;
-/// Blocks that a thread has at hand.
+/// Regions that a thread has at hand: 16 MiB of memory.
 const WAYS: usize = 1024;
+
+/// Bytes of a line of the processor's caches.
+const LINE: usize = 64;
 
 /// Blocks of a region, which are found together.
 const REGION: u64 = 32;
 
-type Region = [OnceLock<Arc<Mutex<Block>>>; REGION as usize];
+type Region = [OnceLock<Box<Slot>>; REGION as usize];
 type Shard = Mutex<FixedMap<u64, Arc<Region>>>;
+
+/// A block, and what may be looked at without its lock.
+#[repr(C, align(64))]
+pub(crate) struct Slot {
+    /// Where the block's last stamps were ([`Slot::remember`]).
+    stamps: AtomicUsize,
+    block: Mutex<Block>,
+}
+
+impl Slot {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Block> {
+        self.block.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What to fetch besides the block when it is needed next.
+    #[inline]
+    pub(crate) fn remember(&self, block: &Block) {
+        self.stamps.store(block.last_stamps(), Ordering::Relaxed);
+    }
+}
 
 /// The blocks of all touched memory.
 pub(crate) struct Shadow {
@@ -54,7 +80,7 @@ impl Shadow {
         let cells = range.start / CELL..range.end.div_ceil(CELL);
         self.visit(&range, |number, block| {
             let first = number * CELLS;
-            let mut block = block.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut block = block.lock();
             block.forget(cells.start.max(first)..cells.end.min(first + CELLS));
         });
     }
@@ -63,7 +89,7 @@ impl Shadow {
     pub(crate) fn touched(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         let mut pieces = Vec::new();
         self.visit(range, |number, block| {
-            let mut left = block.lock().unwrap_or_else(PoisonError::into_inner).used();
+            let mut left = block.lock().used();
             while left != 0 {
                 let first = left.trailing_zeros();
                 let count = (left >> first).trailing_ones();
@@ -79,7 +105,7 @@ impl Shadow {
     }
 
     /// Shows the blocks of a range that are there, with their numbers.
-    fn visit(&self, range: &Range<u64>, mut show: impl FnMut(u64, &Mutex<Block>)) {
+    fn visit(&self, range: &Range<u64>, mut show: impl FnMut(u64, &Slot)) {
         if range.is_empty() {
             return;
         }
@@ -120,15 +146,16 @@ impl Shadow {
         self.shards[shard_of(region)].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn block(&self, number: u64) -> Arc<Mutex<Block>> {
+    fn region(&self, region: u64) -> Arc<Region> {
         let fresh = || Arc::new(std::array::from_fn(|_| OnceLock::new()));
-        let region = number / REGION;
-        let region = self.shard(region).entry(region).or_insert_with(fresh).clone();
-        let block = region[(number % REGION) as usize].get_or_init(|| {
-            let words = self.words.get(&number).copied().unwrap_or(0);
-            Arc::new(Mutex::new(Block::new(words)))
-        });
-        block.clone()
+        self.shard(region).entry(region).or_insert_with(fresh).clone()
+    }
+
+    /// A block that nobody has accessed.
+    #[cold]
+    fn fresh(&self, number: u64) -> Box<Slot> {
+        let words = self.words.get(&number).copied().unwrap_or(0);
+        Box::new(Slot { stamps: AtomicUsize::new(0), block: Mutex::new(Block::new(words)) })
     }
 }
 
@@ -136,9 +163,9 @@ fn shard_of(region: u64) -> usize {
     (region ^ region >> 6) as usize % SHARDS
 }
 
-/// The blocks that one thread used last.
+/// Where one thread's last accesses were.
 pub(crate) struct Blocks {
-    ways: Vec<Option<(u64, Arc<Mutex<Block>>)>>,
+    ways: Vec<Option<(u64, Arc<Region>)>>,
 }
 
 impl Blocks {
@@ -147,15 +174,62 @@ impl Blocks {
     }
 
     /// The block of the cell with this number.
-    pub(crate) fn of(&mut self, cell: u64, shadow: &Shadow) -> &Mutex<Block> {
+    #[inline]
+    pub(crate) fn of(&mut self, cell: u64, shadow: &Shadow) -> &Slot {
         let number = cell / CELLS;
-        // Upper bits take part, so that regions at round distances do not evict each other.
-        let way = &mut self.ways[number.wrapping_add((number >> 10) * 67) as usize % WAYS];
-        if way.as_ref().is_none_or(|(there, _)| *there != number) {
+        let region = number / REGION;
+        let way = &mut self.ways[way_of(region)];
+        if way.as_ref().is_none_or(|(there, _)| *there != region) {
             *way = None;
         }
-        &way.get_or_insert_with(|| (number, shadow.block(number))).1
+        let (_, blocks) = way.get_or_insert_with(|| (region, shadow.region(region)));
+        blocks[(number % REGION) as usize].get_or_init(|| shadow.fresh(number))
     }
+
+    /// The block of a cell, if it is at hand.
+    #[inline]
+    pub(crate) fn at_hand(&self, cell: u64) -> Option<&Slot> {
+        let number = cell / CELLS;
+        let (region, blocks) = self.ways[way_of(number / REGION)].as_ref()?;
+        let slot = blocks[(number % REGION) as usize].get()?;
+        (*region == number / REGION).then_some(slot)
+    }
+
+    /// Has the processor fetch what leads to the block of a cell.
+    #[inline]
+    pub(crate) fn prefetch_slot(&self, cell: u64) {
+        let number = cell / CELLS;
+        if let Some((_, blocks)) = &self.ways[way_of(number / REGION)] {
+            prefetch(std::ptr::from_ref(&blocks[(number % REGION) as usize]).addr());
+        }
+    }
+
+    /// Has the processor fetch what it takes to find a cell of a block.
+    #[inline]
+    pub(crate) fn prefetch(&self, cell: u64) {
+        if let Some(slot) = self.at_hand(cell) {
+            let address = std::ptr::from_ref(slot).addr();
+            prefetch(address);
+            const BLOCK: usize =
+                std::mem::offset_of!(Slot, block) + size_of::<Mutex<Block>>() - size_of::<Block>();
+            prefetch(address + BLOCK + block::offset_of_cell(cell));
+        }
+    }
+
+    /// Likewise of its stamps, if [`Self::prefetch`] has asked for the cell.
+    #[inline]
+    pub(crate) fn prefetch_stamps(&self, cell: u64) {
+        if let Some(slot) = self.at_hand(cell) {
+            let last = slot.stamps.load(Ordering::Relaxed);
+            prefetch(last);
+            prefetch(last.wrapping_sub(LINE));
+        }
+    }
+}
+
+fn way_of(region: u64) -> usize {
+    // Upper bits take part, so that memory at round distances does not evict each other.
+    region.wrapping_add((region >> 10) * 67) as usize % WAYS
 }
 
 #[cfg(test)]
@@ -168,7 +242,7 @@ mod tests {
     fn used(shadow: &Shadow, cells: Range<u64>) -> Vec<u64> {
         let mut used = Vec::new();
         shadow.visit(&(cells.start * CELL..cells.end * CELL), |number, block| {
-            let block = block.lock().expect("nobody panics");
+            let block = block.lock();
             let of_it = (0..CELLS).filter(|at| block.used() >> at & 1 != 0);
             used.extend(of_it.map(|at| number * CELLS + at).filter(|cell| cells.contains(cell)));
         });
@@ -180,10 +254,11 @@ mod tests {
     fn what_is_forgotten_is_as_new() {
         const ALL: Range<u64> = 0..1 << 40;
         let shadow = Shadow::new([]);
+        let mut blocks = Blocks::new();
         let access = |cell: u64| {
             let now = Stamp { clock: 1, mask: 1, kind: WRITE, ..Stamp::default() };
-            let (block, clock) = (shadow.block(cell / CELLS), VectorClock::default());
-            block.lock().expect("nobody panics").access(cell, now, &clock, &mut |_, _| ());
+            let (block, clock) = (blocks.of(cell, &shadow), VectorClock::default());
+            block.lock().access(cell, now, &clock, &mut |_, _| ());
         };
         let cells = [3, 63, 64, 127, 128, 5000, 100_000, 1 << 30];
         cells.into_iter().for_each(access);

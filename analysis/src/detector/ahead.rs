@@ -13,7 +13,7 @@ use refrain_trace::Access;
 use std::ops::Range;
 
 /// Vectors are so large at least.
-const VECTOR: u64 = 16;
+pub(super) const VECTOR: u64 = 16;
 /// So far ahead of the last vector begin others that are read without a look at it.
 const GROUP: u64 = 3 * 64;
 

@@ -278,8 +278,8 @@ fn with_atomics(program: &Program, kinds: &[u8]) -> Code {
 }
 
 /// The bytes that were found to race.
-fn found(program: &Program, relation: &Relation, aligned: u64) -> BTreeSet<u64> {
-    let mut run = Run::with(THREADS, program, relation.clone());
+fn found(program: &Program, relation: &Relation, aligned: u64, told: bool) -> BTreeSet<u64> {
+    let mut run = Run::with(THREADS, program, relation.clone(), told);
     let mut found = BTreeSet::new();
     for (number, &(thread, step)) in program.iter().enumerate() {
         for piece in pieces(step, aligned) {
@@ -303,16 +303,22 @@ proptest! {
         more in wishes(),
         created in any::<bool>(),
         kinds in proptest::collection::vec(0u8..4, 1..9),
+        told in any::<bool>(),
     ) {
         let program = with_lives(&more, program(wishes, created));
         let relation = Relation::Program(with_atomics(&program, &kinds));
-        prop_assert_eq!(found(&program, &relation, 1), racy_bytes(&program, &relation));
+        prop_assert_eq!(found(&program, &relation, 1, told), racy_bytes(&program, &relation));
     }
 
     #[test]
-    fn the_same_bytes_race(wishes in wishes(), created in any::<bool>(), whole in any::<bool>()) {
+    fn the_same_bytes_race(
+        wishes in wishes(),
+        created in any::<bool>(),
+        whole in any::<bool>(),
+        told in any::<bool>(),
+    ) {
         let program = program(wishes, created);
-        let found = found(&program, &Relation::Kept, if whole { 8 } else { 1 });
+        let found = found(&program, &Relation::Kept, if whole { 8 } else { 1 }, told);
         let exact = racy_bytes(&program, &Relation::Kept);
         if whole {
             // A race names the first bytes that it is about, of which eight lie together.

@@ -1,10 +1,11 @@
 //! Programs as lists of steps, and what the detector finds in them.
 
-use refrain_analysis::{Code, Detector, OneStep, Race, Relation, Watcher};
+use refrain_analysis::{Code, Detector, EpochNotes, OneStep, Race, Relation, Watcher};
 use refrain_trace::payload::{Effect, SyscallRecord};
 use refrain_trace::{
     Access, Event, EventId, EventKind, HAS_PAYLOAD, NO_TICKET, ThreadId, linux, order,
 };
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The number of `clone`.
@@ -92,14 +93,36 @@ pub(crate) struct Run {
     calls: u64,
 }
 
+/// Notes nothing.
+struct Nothing;
+
+impl EpochNotes for Nothing {
+    fn next_epoch(&mut self) {}
+
+    fn forget(&mut self, _: Range<u64>) {}
+}
+
 impl Run {
-    pub(crate) fn with(threads: u32, program: &[(u32, Step)], relation: Relation) -> Run {
+    /// `told`: as if only accesses that are new in an epoch were shown. Those that are shown again must
+    /// make no difference.
+    pub(crate) fn with(
+        threads: u32,
+        program: &[(u32, Step)],
+        relation: Relation,
+        told: bool,
+    ) -> Run {
         let words = program.iter().filter_map(|(_, step)| match *step {
             Step::Rmw(address) | Step::Load(address) => Some(address),
             _ => None,
         });
         let detector = Detector::new(words, relation);
-        let watcher = |t| (detector.thread(ThreadId(t)).expect("there are few threads"), 0);
+        let watcher = |t| {
+            let watcher = match told {
+                true => detector.thread_in_epochs(ThreadId(t), Box::new(Nothing)),
+                false => detector.thread(ThreadId(t)),
+            };
+            (watcher.expect("there are few threads"), 0)
+        };
         Run { watchers: (0..threads).map(watcher).collect(), detector, calls: 0 }
     }
 
@@ -287,7 +310,7 @@ pub(crate) fn run(threads: u32, program: &Program) -> Vec<Race> {
 
 /// The same, with what is to count as ordered.
 pub(crate) fn run_with(threads: u32, program: &Program, relation: Relation) -> Vec<Race> {
-    let mut run = Run::with(threads, program, relation);
+    let mut run = Run::with(threads, program, relation, false);
     for (number, &step) in program.iter().enumerate() {
         run.step(number, step);
     }
