@@ -49,10 +49,15 @@ impl Tickets {
 
     #[inline]
     fn attempt(&self, slot: usize, step: u64) -> Option<u64> {
-        const ATTEMPTS: u32 = 256;
+        const ATTEMPTS: u32 = 64;
+        /// Each attempt takes the counter away from the processor of who holds the slot. Meanwhile that one
+        /// gets through several instructions.
+        const PAUSES: u32 = 32;
         (0..ATTEMPTS).find_map(|_| {
             let ticket = self.advance(slot, step);
-            std::hint::spin_loop();
+            if ticket.is_none() {
+                (0..PAUSES).for_each(|_| std::hint::spin_loop());
+            }
             ticket
         })
     }
