@@ -2,49 +2,20 @@
 //!
 //! An acquire load and a release store are plain `mov`s, so what is around them tells:
 //!
-//! - a load that a loop polls (`polls`);
-//! - loads beside locks (`beside`): beside locked instructions, and calls of functions of the module
-//!   that have some, or of the library's locks: the check before the slow path, the stamp of a slot
-//!   in a queue; and further away, where a way leads to a lock or from there, loads that are only
-//!   compared, and of the same fields elsewhere: the flag by which threads that wait ask the holder for
-//!   the lock;
-//! - loads beside a fence or a place where the thread lets others go on (`pauses`), and stores that
-//!   look like them or like loads beside locked instructions: a thread that waits for room in a ring
-//!   also stores how far it has come itself; and the first store behind a fence;
-//! - stores by which a function that waits in its turn announces what others wait for (`announced`);
-//! - the same in short functions that are called beside locks, as if they were inlined there; what they
-//!   compare, also where they search for it; and all of such a function, as of an atomic operation,
-//!   if it touches nothing but what its argument points to, and the locks are the program's own;
-//! - flags that a loop looks at in each round, whatever else it does (`flags`);
-//! - the store by which a guard's destructor, called beside the program's own locks, releases one
-//!   (`released`);
-//! - what a short function answers a question by (`answers`): loops that wait ask virtual functions and
-//!   predicates;
-//! - loops that follow pointers on the way to a lock (`walks`), or go over the records of all threads
-//!   beside one (`records`);
-//! - fields in cache lines of their own, of which a short function moves one on and looks at another
-//!   (`padded`);
-//! - counters in cache lines of their own that a loop adds up (`shards`);
-//! - arrays of atomics where a loop scans them (`arrays`);
-//! - what a loop between two fences loads (`fenced`), and links of lists that carry a mark (`marked`);
-//! - bytes that are loaded only to be tested (`tested`);
-//! - what the debug information names as an atomic operation (`declared`);
-//! - words that a function loads twice to compare what it has loaded, or stores twice (`twice`);
-//! - loads that compilers would have folded into their use, were the word an ordinary one (`unfolded`), and
-//!   what is beside them;
-//! - loads of global variables, other modules' too, whose addresses the linker has put into a table:
-//!   flags and states of one-time initialization, a server's clock;
-//! - loads and stores whose operand looks like that of a locked instruction of their function, or
-//!   is the word that it hands to a function with a locked instruction on that word, directly or through
-//!   one function between them (a lock that is taken by a call, and released by a store; a state that the
-//!   slow path of a one-time initialization gets), or what a loop of it polls, on its own stack, too: the
-//!   look before the first round, the answer after the last;
-//! - loads and stores of a library's atomic operations: functions side by side that access only
-//!   what their argument points to, or the same field of it, with a locked instruction in one of them;
-//! - words on its stack for which a thread waits (`lent`), in functions with locks;
-//! - in code that is not optimised, loads and stores through a copy of an address that only they use,
-//!   and loads of what is stored at once through another pointer or is loaded alike in several cases
-//!   (`copies`).
+//! - what loops wait for (`polls`, `flags`, `answers`, `lent`), and what those do that they wait for
+//!   (`announced`);
+//! - what is beside locks, fences and calls by which a thread lets others go on (`beside`, `pauses`,
+//!   `released`, `fenced`), also where a function called there is looked at as if it were inlined
+//!   (`super::callers`);
+//! - what locked instructions name elsewhere: in their function, in one that hands them the address, in
+//!   functions side by side (`super::functions`), in arrays (`arrays`);
+//! - what the shape of data tells: lists, tables of records, rings and counters of many threads (`walks`,
+//!   `locked_links`, `marked`, `records`, `padded`, `shards`);
+//! - what compilers do only with atomic variables, or say of them (`twice`, `tested`, `unfolded`,
+//!   `declared`), and, in code that is not optimised, what goes through copies of an address (`copies`);
+//! - global variables that are loaded by addresses from the linker's tables.
+//!
+//! The table in docs/memory-order.md has each with its reason.
 //!
 //! What an operand names is known where its address is constant, and where the code has moved it
 //! through registers and the stack (`addresses`). Constant data is never watched.
@@ -54,11 +25,8 @@
 //! watched elsewhere in the function (compilers duplicate the tails of loops) is watched. A word on the
 //! thread's own stack counts only if a locked instruction names it the same way: what the stack pointer
 //! names, and what the frame pointer names if the function does not take its address. Thread-local words
-//! never count. Of a
-//! trusted module, the C library, whose locks are events of their own, only the first and the last idiom
-//! count, and, beside locks, global variables that are loaded, the fields that glibc compares where it
-//! detaches a thread or ends a detached one (`own_address`), and links between objects that a loop locks
-//! (`locked_links`).
+//! never count. Of a trusted module, the C library, whose locks are events of their own, only a few idioms
+//! count, which the table says as well.
 //!
 //! A race that these miss makes a replay diverge, which names the pair; from then on its sites are
 //! watched too (`refrain sites`).

@@ -5,6 +5,7 @@ use super::owners::Owners;
 use crate::host;
 use crate::record::log::{Closed, Log};
 use crate::record::machine::park_forever;
+use crate::record::presence::Presence;
 use crate::record::thread::GuestThread;
 use crate::slots::Tickets;
 use refrain_trace::{Event, EventKind, ThreadId, accessed, order};
@@ -22,17 +23,19 @@ impl GuestThread {
         if !alone.barrier.is_asymmetric() {
             return;
         }
-        let is_inside = || machine.presences(self.id).iter().any(|(_, it)| it.is_inside());
-        if state.thread.is_some() || is_inside() {
+        let anybody_inside =
+            |others: &[(ThreadId, Presence)]| others.iter().any(|it| it.1.is_inside());
+        if state.thread.is_some() || anybody_inside(&machine.presences(self.id)) {
             return;
         }
         self.came_back_from = alone.asked.fetch_add(1, Ordering::SeqCst) + 1;
         alone.barrier.heavy();
-        if is_inside() {
+        // The first look may have missed threads that were about to be created.
+        let others = machine.presences(self.id);
+        if anybody_inside(&others) {
             return;
         }
-        let ways = (&machine.log, &machine.tickets);
-        match wait_for(&machine.owners, machine.presences(self.id), ways) {
+        match wait_for(&machine.owners, others, (&machine.log, &machine.tickets)) {
             Err(Closed) => park_forever(),
             // A thread is about to end: another time.
             Ok(None) => {}
@@ -81,9 +84,9 @@ impl GuestThread {
 /// Has each of the other threads, none of which is in guest code, hand over what it has accessed so far.
 /// Returns the handovers that a thread that is to be alone waits for, or `None` if another thread is about
 /// to end.
-fn wait_for<T>(
+fn wait_for(
     owners: &Owners,
-    others: Vec<(ThreadId, T)>,
+    others: Vec<(ThreadId, Presence)>,
     (log, tickets): (&Log, &Tickets),
 ) -> Result<Option<Vec<(u64, u64)>>, Closed> {
     // Of those that have ended, the ends.

@@ -12,6 +12,7 @@ use super::in_progress::Performing;
 use crate::context::Context;
 use crate::engine::{Engine, OrderedAccess, OrderedFastPath, OrderedKind, SLOW_PATH};
 use crate::host::{self, Guest};
+use crate::known_pages::KnownPages;
 use crate::order::Span;
 use crate::replay::fast_path::{FastPathState, Lent, takes_slow_path};
 use crate::replay::gate::Condition;
@@ -143,7 +144,8 @@ impl FastPathState {
         if self.is_last() {
             return None;
         }
-        if let Some(value) = self.met_load(address, size) {
+        let read = |pages: &mut KnownPages| pages.known_operand(address, size);
+        if let Some(value) = self.known_load((address, size), read) {
             access.value = value;
             return Some(());
         }
@@ -182,19 +184,19 @@ impl FastPathState {
         Some(())
     }
 
-    /// What a load reads that needed no event, if this one is such a load.
-    fn met_load(&mut self, address: u64, size: u8) -> Option<u64> {
-        let memory = self.is_alone().then(|| self.pages.known_operand(address, size));
-        self.load_known((address, size), memory.flatten())
-    }
-
-    /// The same, where this is in memory if the thread is alone.
-    fn load_known(&mut self, (address, size): (u64, u8), memory: Option<u64>) -> Option<u64> {
+    /// What a load reads that needed no event, if this one is such a load. `read` looks what is in memory if
+    /// the thread is alone.
+    fn known_load(
+        &mut self,
+        (address, size): (u64, u8),
+        read: impl FnOnce(&mut KnownPages) -> Option<u64>,
+    ) -> Option<u64> {
         self.met.at(address, size)?;
-        if self.is_alone() && memory.is_none() || !self.count_down() {
+        let memory = self.is_alone().then(|| read(&mut self.pages));
+        if memory == Some(None) || !self.count_down() {
             return None;
         }
-        match memory {
+        match memory.flatten() {
             Some(memory) => self.met.replay_alone((address, size), memory),
             None => self.met.at(address, size).map(|met| met.value),
         }
@@ -358,10 +360,11 @@ impl GuestThread {
     fn load(&mut self, address: u64, size: u8) -> Result<(), Halt> {
         // Where the order of locks is decided anew, data have live values.
         let live = self.machine.gate.is_live() && !self.machine.synchronizing.contains(&address);
-        let known = match self.known_load(address, size) {
+        let read = |pages: &mut KnownPages| pages.operand(address, size);
+        let known = match self.fast_path.known_load((address, size), read) {
             None => {
                 self.await_former_owners()?;
-                self.known_load(address, size)
+                self.fast_path.known_load((address, size), read)
             }
             known => known,
         };
@@ -398,13 +401,6 @@ impl GuestThread {
         self.report_accesses();
         self.note_event(&event)?;
         fault.map_or(Ok(()), |fault| self.fault(fault))
-    }
-
-    /// What the load that the thread is at reads, if it has no event.
-    fn known_load(&mut self, address: u64, size: u8) -> Option<u64> {
-        let state = &mut self.fast_path;
-        let memory = state.is_alone().then(|| state.pages.operand(address, size)).flatten();
-        state.load_known((address, size), memory)
     }
 
     /// A watched load that has taken a ticket reads what it read in the recording, before all stores that

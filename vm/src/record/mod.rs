@@ -26,7 +26,7 @@ pub(crate) mod machine;
 mod memory;
 mod notice;
 mod outside;
-mod presence;
+pub(crate) mod presence;
 mod process;
 mod signal_calls;
 mod signal_files;
