@@ -427,6 +427,17 @@ fn what_is_waited_for_and_not_understood_is_listed_with_its_time() {
     assert_eq!(made(&r).asked(ThreadId(1)), [2]);
 }
 
+#[test]
+fn who_counts_does_not_wait() {
+    let mut r = Recording::new(2);
+    (0..5).for_each(|count| atomic(&mut r, 1, W, ADD, count));
+    assert_eq!(made(&r).unknown, []);
+    // Who finds the same again does, up to the look that finds something else.
+    [7, 7, 0].map(|found| atomic(&mut r, 1, V, SWAP, found));
+    let unknown = made(&r).unknown;
+    assert_eq!((unknown[0].address, unknown[0].ticks, unknown[0].waits), (V, 20, 1));
+}
+
 /// A section of such a lock is analysed as any other.
 #[test]
 fn sections_of_a_word_are_ranked() {

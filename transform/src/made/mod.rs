@@ -352,10 +352,20 @@ pub struct Maker {
 #[derive(Clone, Copy, Default)]
 struct Previous {
     chain: u32,
-    /// Word, instruction and time of its last step, if nothing else has happened since.
-    last: Option<(u64, u64, u64)>,
+    /// Its last step, if nothing else has happened since.
+    last: Option<Look>,
     /// The wait that it is in: since when.
     since: Option<u64>,
+}
+
+/// A step that may be one of several by which a thread waits for a word.
+#[derive(Clone, Copy)]
+struct Look {
+    word: u64,
+    pc: u64,
+    begin: u64,
+    /// What it found, if it was a locked instruction.
+    found: Option<u64>,
 }
 
 impl Maker {
@@ -428,7 +438,8 @@ impl Maker {
     }
 
     /// A thread waits for a word as long as one instruction comes to it again and again, or a
-    /// load repeats itself; and while it sleeps on it.
+    /// load repeats itself; and while it sleeps on it. A locked instruction that finds another value each
+    /// time does not wait: it counts, or puts something into a list.
     fn note_wait(&mut self, at: (ThreadId, u32), event: &Event, word: Option<u64>, slept: bool) {
         let previous = &mut self.threads[at.0.index()];
         let mut tell = |word: u64, pc: u64, ticks: u64, fresh: bool| {
@@ -439,15 +450,16 @@ impl Maker {
                 (waits.longest, waits.pc, waits.by) = (ticks, pc, Some(at));
             }
         };
-        if let Some((last, pc, begin)) = previous.last.take() {
-            let again = word == Some(last) && event.pc == pc;
-            if again {
+        let found = (event.kind() == EventKind::Atomic).then_some(event.value);
+        if let Some(last) = previous.last.take() {
+            let again = word == Some(last.word) && event.pc == last.pc;
+            let same = last.found == found;
+            // The last look finds what was waited for.
+            if again && (same || previous.since.is_some()) {
                 let fresh = previous.since.is_none();
-                tell(last, pc, event.begin.saturating_sub(begin), fresh);
-                previous.since = again.then_some(begin);
-            } else {
-                previous.since = None;
+                tell(last.word, last.pc, event.begin.saturating_sub(last.begin), fresh);
             }
+            previous.since = (again && same).then_some(last.begin);
         }
         match word {
             Some(word) if slept => {
@@ -457,7 +469,7 @@ impl Maker {
                 tell(word, event.pc, event.end.saturating_sub(event.begin), true)
             }
             Some(word) if matches!(event.kind(), EventKind::Atomic | EventKind::SyncLoad) => {
-                previous.last = Some((word, event.pc, event.begin));
+                previous.last = Some(Look { word, pc: event.pc, begin: event.begin, found });
             }
             _ => {}
         }
