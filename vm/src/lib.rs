@@ -67,7 +67,7 @@ pub use host::{close_on_exec, end_like_the_program};
 pub use loader::{Command, executed, identity};
 pub use observer::{Interest, Observer, ThreadObserver};
 pub use order::{
-    ENTRIES as FILTER_ENTRIES, Filter, INDEX_MASK, LastMet, LineTable, Met, Span,
+    ENTRIES as FILTER_ENTRIES, Filter, INDEX_MASK, LastMet, LineTable, Met, OwnWords, Span,
     can_order_every_access, line_index,
 };
 pub use processor::{Feature, Level, Processor};

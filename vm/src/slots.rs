@@ -6,9 +6,9 @@ use refrain_trace::order;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Set in a counter while its holder executes the instruction that the ticket is for.
-const HELD: u64 = 1 << 63;
+pub(crate) const HELD: u64 = 1 << 63;
 /// Set beside [`HELD`] where the ticket will be given back.
-const LENT: u64 = 1 << 62;
+pub(crate) const LENT: u64 = 1 << 62;
 /// The rest of a counter.
 const COUNT: u64 = !(HELD | LENT);
 /// What taking a ticket adds to a counter.

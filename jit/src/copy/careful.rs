@@ -172,7 +172,7 @@ impl Translator {
         let field = Self::call_machine(&mut self.hot, self.machine_gate);
         let go_on = self.hot.here();
         if operand.kind != OrderedKind::Target {
-            self.performed(original, None);
+            self.performed(original, None, self.machine_gate);
         }
         let done = self.hot.forward();
         let desc = Desc::new(Kind::Ordered(operand), original.instruction.ip());

@@ -3,6 +3,7 @@
 use crate::memory::populate;
 use refrain_vm::layout::PAGE;
 use refrain_vm::{Emulate, OrderedKind};
+use std::mem::offset_of;
 use std::ops::Range;
 
 /// Instructions in a block at most.
@@ -193,6 +194,10 @@ impl Variant {
 }
 
 impl Desc {
+    /// Where the `resume` of [`Kind::Performed`] is: a kind is its number, and its fields behind that, each
+    /// where its alignment puts it.
+    pub(super) const RESUME: usize = offset_of!(Desc, kind) + size_of::<u32>();
+
     /// One that goes on nowhere.
     pub(super) fn new(kind: Kind, pc: u64) -> Desc {
         Desc { go_on: 0, kind, pc, rest: 0 }

@@ -58,6 +58,7 @@ mod limits;
 mod log;
 mod loops;
 mod ordered;
+mod own;
 mod persistent;
 mod places;
 mod plain;

@@ -150,6 +150,8 @@ pub(super) struct ThreadState {
     /// What the thread met last: the machine's, or `own_met`.
     pub(super) met: *mut LastMet,
     own_met: Zeroed<LastMet>,
+    /// What a gate puts aside.
+    pub(super) aside: [u64; 2],
     /// The guest's rax and rdx, and its flags, while a gate uses them.
     pub(super) rax: u64,
     pub(super) rdx: u64,
@@ -215,6 +217,7 @@ impl ThreadState {
                 ordered_fast_path,
                 met: &raw mut *own_met,
                 own_met,
+                aside: [0; 2],
                 rax: 0,
                 rdx: 0,
                 flags: 0,

@@ -17,6 +17,7 @@ use super::image::{Extent, Persistent, Reader, What, check};
 use super::inline;
 use super::kept::Kept;
 use super::learned::Learned;
+use super::own;
 use super::places::{KeptBefore, Places};
 use super::plan::Every;
 use super::state;
@@ -146,6 +147,8 @@ pub(super) struct Translator {
     pub(super) load_gates: [u64; 4],
     /// Those for loads that loops poll.
     pub(super) poll_gates: [u64; 4],
+    /// For a recording's stores, its locked instructions, and for what comes behind either ([`own`]), likewise.
+    pub(super) own_gates: [[u64; 4]; 3],
     /// Tables whose unused entries lead to their miss exits: those that code refers to.
     armed: FixedSet<(u8, Variant)>,
     /// Miss exits of the tables.
@@ -239,6 +242,7 @@ impl Translator {
             machine_gate: 0,
             load_gates: [0; 4],
             poll_gates: [0; 4],
+            own_gates: [[0; 4]; 3],
             armed: FixedSet::default(),
             misses: FixedMap::default(),
             bodies: Places::with_room(EXPECTED),
@@ -754,6 +758,10 @@ impl Translator {
         };
         self.load_gates = known.map(|gate| self.gate(gate));
         self.poll_gates = inline::recorded_polls().map(|gate| self.gate(gate));
+        self.own_gates = match self.records() {
+            true => own::gates().map(|gates| gates.map(|gate| self.gate(gate))),
+            false => [[self.machine_gate; 4]; 3],
+        };
         for (which, variant) in uses() {
             let entry = self.hot.here();
             let kind = match which {

@@ -104,17 +104,23 @@ impl Translator {
 
     /// Emits an ordered instruction; its address is in the thread's `operand`.
     fn in_line(&mut self, original: Original, operand: Operand) -> BlockEnd {
-        let gate = match operand.kind {
-            OrderedKind::Load => self.load_gates[operand.size.trailing_zeros() as usize],
+        let size = operand.size.trailing_zeros() as usize;
+        let has_gates = matches!(operand.size, 1 | 2 | 4 | 8);
+        let [stores, updates, done] = self.own_gates.map(|gates| has_gates.then(|| gates[size]));
+        let (gate, done) = match operand.kind {
+            OrderedKind::Load => (Some(self.load_gates[size]), None),
             // Only a recording knows what loops poll.
-            OrderedKind::Poll => self.poll_gates[operand.size.trailing_zeros() as usize],
-            _ => self.machine_gate,
+            OrderedKind::Poll => (Some(self.poll_gates[size]), None),
+            OrderedKind::Store => (stores, done),
+            OrderedKind::ReadModifyWrite => (updates, done),
+            _ => (None, None),
         };
+        let gate = gate.unwrap_or(self.machine_gate);
         let field = Self::call_machine(&mut self.hot, gate);
         let go_on = self.hot.here();
         let block_end = match operand.kind.is_load() {
             true => self.copy_with_slot(original.instruction),
-            false => self.performed(original, operand.found),
+            false => self.performed(original, operand.found, done.unwrap_or(self.machine_gate)),
         };
         let (kind, pc) = (Kind::Ordered(operand), original.instruction.ip());
         let desc = self.arena.keep(Desc { go_on, ..Desc::new(kind, pc) });
@@ -123,15 +129,20 @@ impl Translator {
     }
 
     /// Emits an instruction that is executed in its place in the order, and what tells of it, and of
-    /// what it has found, if a register holds that.
-    pub(super) fn performed(&mut self, original: Original, found: Option<u8>) -> BlockEnd {
+    /// what it has found, if a register holds that, through a gate.
+    pub(super) fn performed(
+        &mut self,
+        original: Original,
+        found: Option<u8>,
+        gate: u64,
+    ) -> BlockEnd {
         let block_end = self.instruction(original);
         if block_end == BlockEnd::None {
             if let Some(register) = found {
                 self.hot.spill(emit::OPERAND, register);
             }
             self.hot.spill(emit::RCX_SLOT, RCX);
-            let field = Self::call_machine(&mut self.hot, self.machine_gate);
+            let field = Self::call_machine(&mut self.hot, gate);
             let kind = Kind::Performed { resume: self.hot.here() as u32 };
             let desc = self.arena.keep(Desc::new(kind, original.instruction.next_ip()));
             self.hot.set64(field, desc);

@@ -52,6 +52,7 @@ mod replay_stride;
 mod runs;
 
 pub use filter::{ENTRIES, Filter, INDEX_MASK, Span, Table as LineTable, index as line_index};
+pub use owners::OwnWords;
 
 use crate::barrier::Barrier;
 use crate::{Feature, Processor, Zeroed};
@@ -79,7 +80,14 @@ pub struct LastMet {
     pub alone: AtomicU64,
     /// In a recording: not 0 while the thread executes and counts such a load.
     pub window: AtomicU64,
-    _pad: [u64; 4],
+    /// In a recording: where the owners of words stand ([`OwnWords`]), if translated code may execute the
+    /// thread's stores to its own words by itself; else 0.
+    pub owners: AtomicU64,
+    /// In a recording: what stands there of the thread's own words.
+    pub own: AtomicU64,
+    /// In a recording: where the thread keeps what it met at the word that such a store is writing to; or 0.
+    pub storing: AtomicU64,
+    _pad: [u64; 1],
     entries: [Met; LastMet::ENTRIES + LastMet::SIZES - 1],
 }
 
@@ -100,8 +108,12 @@ pub struct Met {
 impl Met {
     /// The tag of an operand of 1, 2, 4 or 8 bytes.
     pub const fn tag(address: u64, size: u8) -> u64 {
-        address ^ (size as u64) << 56
+        address ^ (size as u64) << Met::SIZE_SHIFT
     }
+
+    const SIZE_SHIFT: u32 = 56;
+    /// The bits of a guest's address.
+    const ADDRESS: u64 = (1 << Met::SIZE_SHIFT) - 1;
 }
 
 impl LastMet {
@@ -129,6 +141,16 @@ impl LastMet {
     pub fn new() -> Zeroed<LastMet> {
         // SAFETY: all of its fields are integers.
         unsafe { Zeroed::new() }
+    }
+
+    /// The word and its size that translated code is storing to, whose slot it holds, and that slot's ticket:
+    /// the instruction has left translated code before it was over.
+    pub(crate) fn left_storing(&mut self) -> Option<((u64, u8), u64)> {
+        let at = std::mem::take(self.storing.get_mut());
+        let first = self.entries.as_ptr().addr() as u64;
+        let entry = at.checked_sub(first)? as usize / size_of::<Met>();
+        let Met { tag, version, .. } = *self.entries.get(entry)?;
+        Some(((tag & Met::ADDRESS, (tag >> Met::SIZE_SHIFT) as u8), version))
     }
 
     fn place(address: u64, size: u8) -> usize {
@@ -173,6 +195,17 @@ mod tests {
             .find(|&it| LastMet::place(it, 4) == LastMet::place(0x1000, 4));
         met.meet((other.expect("there are more words than places"), 4), 1, 0, 4);
         assert!(met.at(0x1000, 4).is_none(), "one place, one operand");
+    }
+
+    #[test]
+    fn a_store_that_was_not_over_is_told_once() {
+        let mut met = LastMet::new();
+        met.meet((0x1000, 2), 7, 0, 3);
+        assert_eq!(met.left_storing(), None);
+        let at = &raw const met.entries[LastMet::place(0x1000, 2)];
+        met.storing.store(at as u64, std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(met.left_storing(), Some(((0x1000, 2), 3)));
+        assert_eq!(met.left_storing(), None);
     }
 
     #[test]

@@ -57,14 +57,40 @@ const PAGES: usize = 1 << PAGE_BITS;
 const PAGE_BITS: u32 = 12;
 const ENTRIES: usize = PAGES * WORDS;
 
-/// Where a word's entry is. Words of one page are side by side.
-#[inline]
-fn place(address: u64) -> usize {
-    let page = (address >> 12).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - PAGE_BITS);
-    page as usize * WORDS + (address >> 3) as usize % WORDS
+/// How translated code finds the owners of words, and holds slots (`jit::copy`'s `own`). The entry of a word
+/// has eight bytes, its state in the lower half.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnWords;
+
+impl OwnWords {
+    /// An address without so many low bits is a page's number.
+    pub const PAGE_SHIFT: u32 = 12;
+    /// The upper bits of a page's number multiplied with this are the page's place.
+    pub const HASH: u64 = 0x9e37_79b9_7f4a_7c15;
+    /// So many lower ones are left out.
+    pub const HASH_SHIFT: u32 = 64 - PAGE_BITS;
+    /// Words of a page.
+    pub const WORDS: usize = WORDS;
+    /// Where in an entry stands by which instruction the owner stored last.
+    pub const STORED: usize = std::mem::offset_of!(Entry, stored);
+    /// The bits of a slot's counter that say that a thread has the slot, and takes no ticket.
+    pub const HELD_BIT: u32 = crate::slots::HELD.trailing_zeros();
+    /// See [`Self::HELD_BIT`].
+    pub const LENT_BIT: u32 = crate::slots::LENT.trailing_zeros();
+    /// So many entries there are.
+    pub const ENTRIES: usize = ENTRIES;
+
+    /// Where a word's entry is. Words of one page are side by side.
+    #[inline]
+    #[must_use]
+    pub fn place(address: u64) -> usize {
+        let page = (address >> Self::PAGE_SHIFT).wrapping_mul(Self::HASH) >> Self::HASH_SHIFT;
+        page as usize * WORDS + (address >> 3) as usize % WORDS
+    }
 }
 
 /// A word's entry.
+#[repr(C)]
 struct Entry {
     state: AtomicU32,
     /// The instruction by which the owner stored last without an event, encoded by
@@ -132,7 +158,7 @@ impl Visited {
     /// The thread knows that the word at `address` is shared; whether there is something new in what it
     /// waits for.
     pub(crate) fn share(&mut self, address: u64, awaited: &Awaited) -> bool {
-        let place = place(address);
+        let place = OwnWords::place(address);
         self.words[place / 64] |= 1 << (place % 64);
         let known = self.awaited.entry(awaited.object).or_default();
         let is_new = awaited.ticket > *known;
@@ -148,6 +174,11 @@ impl Owners {
         Owners { entries, losses, ended: Mutex::default() }
     }
 
+    /// Where the entries stand, and what is the state of a thread's own words, for translated code.
+    pub(crate) fn for_code(&self, thread: ThreadId) -> (u64, u64) {
+        (&raw const self.entries[0] as u64, Self::own(thread).into())
+    }
+
     fn own(thread: ThreadId) -> u32 {
         thread.0 << BITS | OWNED
     }
@@ -160,7 +191,7 @@ impl Owners {
     /// code: see `order::record`.)
     #[inline]
     pub(crate) fn of(&self, address: u64, me: ThreadId, visited: &mut Visited) -> Ownership {
-        let place = place(address);
+        let place = OwnWords::place(address);
         let (state, own) = (&self.entries[place].state, Self::own(me));
         let mut now = state.load(Ordering::Acquire);
         if now == NOBODY {
@@ -187,7 +218,7 @@ impl Owners {
     /// if the word is not its own any more.
     #[inline]
     pub(crate) fn store(&self, address: u64, owner: ThreadId, stored: u32) -> bool {
-        let entry = &self.entries[place(address)];
+        let entry = &self.entries[OwnWords::place(address)];
         entry.stored.store(stored, Ordering::Relaxed);
         entry.state.load(Ordering::SeqCst) == Self::own(owner)
     }
@@ -200,7 +231,7 @@ impl Owners {
         ways: (&Log, &Tickets),
     ) -> Result<Awaited, Closed> {
         let (object, ticket) = self.accesses_of_owner(address, ways)?;
-        let stored = self.entries[place(address)].stored.load(Ordering::Relaxed).into();
+        let stored = self.entries[OwnWords::place(address)].stored.load(Ordering::Relaxed).into();
         Ok(Awaited { object, ticket, stored })
     }
 
@@ -210,7 +241,7 @@ impl Owners {
         (log, tickets): (&Log, &Tickets),
     ) -> Result<(u64, u64), Closed> {
         let ended = self.ended();
-        let entry = &self.entries[place(address)];
+        let entry = &self.entries[OwnWords::place(address)];
         let state = entry.state.load(Ordering::SeqCst);
         let owner = ThreadId(state >> BITS);
         entry.state.store(Self::former(owner), Ordering::SeqCst);
@@ -279,16 +310,16 @@ pub(super) fn handover(thread: ThreadId, nr: u16, tickets: &Tickets) -> Event {
 
 #[cfg(test)]
 mod tests {
-    use super::{Awaited, LOSSES, Ordering, Owners, Ownership, Visited, place};
+    use super::{Awaited, LOSSES, Ordering, OwnWords, Owners, Ownership, Visited};
     use refrain_trace::ThreadId;
 
     const WORD: u64 = 0x1000_0040;
 
     #[test]
     fn words_of_a_page_are_side_by_side() {
-        assert_eq!(place(WORD), place(WORD + 7));
-        assert_eq!(place(WORD) + 1, place(WORD + 8));
-        assert_ne!(place(WORD), place(WORD + 4096));
+        assert_eq!(OwnWords::place(WORD), OwnWords::place(WORD + 7));
+        assert_eq!(OwnWords::place(WORD) + 1, OwnWords::place(WORD + 8));
+        assert_ne!(OwnWords::place(WORD), OwnWords::place(WORD + 4096));
     }
 
     #[test]
@@ -322,8 +353,8 @@ mod tests {
     fn a_thread_says_once_what_it_waits_for() {
         let mut visited = Visited::new();
         let awaits = |object, ticket, stored| Awaited { object, ticket, stored };
-        assert!(!visited.has(place(WORD)));
-        assert!(visited.share(WORD, &awaits(7, 3, 0)) && visited.has(place(WORD)));
+        assert!(!visited.has(OwnWords::place(WORD)));
+        assert!(visited.share(WORD, &awaits(7, 3, 0)) && visited.has(OwnWords::place(WORD)));
         assert!(!visited.share(WORD + 8, &awaits(7, 3, 0)), "it has waited for that");
         assert!(visited.share(WORD + 16, &awaits(8, 1, 0)), "another thread's accesses");
         assert!(visited.share(WORD + 24, &awaits(7, 4, 0)), "a later handover");

@@ -199,6 +199,18 @@ impl FastPathState {
         Some(())
     }
 
+    /// Translated code has been left in the middle of such an instruction, which it was executing without the
+    /// machine: the slot is the machine's affair from here on.
+    pub(crate) fn take_over_store(&mut self) {
+        // SAFETY: armed with a reference that outlives the thread's run; the thread's own, which is not
+        // appending, and visitors leave this alone.
+        let met = unsafe { &mut *(*self.log).last_met() };
+        if let Some((operand, ticket)) = met.left_storing() {
+            let slot = order::slot(operand.0);
+            self.held = Some(Held { slot, ticket, operand, own: true, seen: None });
+        }
+    }
+
     /// The instruction that the thread has the slot for has found this in its word. That may be another
     /// value than was there before: a store that is not watched does not wait for the slot.
     pub(crate) fn found(&mut self, found: u64) {
@@ -264,6 +276,16 @@ impl GuestThread {
             let nr = accessed::WORD;
             self.append(Event { object, ticket, nr, value: stored, ..event }, None);
         }
+    }
+
+    /// Whether translated code may execute stores to words of the thread's own without the machine.
+    pub(crate) fn store_own_in_line(&self, may: bool) {
+        let (owners, own) = self.machine.owners.for_code(self.id);
+        let may = may && self.machine.lines().is_none();
+        // SAFETY: the thread's own, which is not appending.
+        let met = unsafe { &*self.log.last_met() };
+        met.own.store(own, Ordering::Relaxed);
+        met.owners.store(if may { owners } else { 0 }, Ordering::Relaxed);
     }
 
     /// An instruction that other threads must see in the recorded order.

@@ -205,6 +205,7 @@ impl GuestThread {
         let first = is_new || self.fast_path.beginning_once == Some(object);
         if first {
             self.fast_path.beginning_once = Some(object);
+            self.store_own_in_line(false);
         }
         first
     }
@@ -213,6 +214,7 @@ impl GuestThread {
     pub(crate) fn once_begun(&mut self, object: u64) {
         if self.fast_path.beginning_once == Some(object) {
             self.fast_path.beginning_once = None;
+            self.store_own_in_line(true);
             let mut running = self.machine.once.lock().unwrap_or_else(PoisonError::into_inner);
             running.remove(&object);
         }

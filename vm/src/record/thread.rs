@@ -219,6 +219,7 @@ impl GuestThread {
         self.cpu.set_fast_path_data(self.fast_path.address());
         // SAFETY: the table is the log's, which the thread owns too, and the guest thread's own.
         unsafe { self.cpu.set_last_met(self.log.last_met()) };
+        self.store_own_in_line(true);
         self.enter_lines();
     }
 
@@ -238,6 +239,7 @@ impl GuestThread {
         loop {
             self.enter_guest();
             let exit = self.cpu.run(&mut self.context, Mode::Observed);
+            self.fast_path.take_over_store();
             (self.after_event, self.interrupted) = (false, false);
             let begins_count = exit.begins_count(&self.context);
             let exit = match exit {

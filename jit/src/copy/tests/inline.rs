@@ -14,10 +14,10 @@ const MOST: usize = 16;
 const NOWHERE: u64 = 0x10;
 
 /// What the machine has been asked, and what it answers.
-struct Machine {
+pub(super) struct Machine {
     asked: [Option<OrderedAccess>; MOST],
-    count: usize,
-    told: u64,
+    pub(super) count: usize,
+    pub(super) told: u64,
     /// What instructions have found that leave it in a register.
     found: Vec<u64>,
     /// The last instruction that was asked about is one.
@@ -29,7 +29,7 @@ struct Machine {
 }
 
 impl Machine {
-    fn new() -> Box<Machine> {
+    pub(super) fn new() -> Box<Machine> {
         let found = Vec::with_capacity(MOST);
         let asked = [None; MOST];
         Box::new(Machine { asked, count: 0, told: 0, found, tells: false, declined: 0, value: 77 })
@@ -99,7 +99,7 @@ fn ordering(sites: &[u64]) -> EngineConfig {
 }
 
 /// An executor of an engine that calls the machine.
-fn executor(engine: &CopyEngine, machine: &mut Machine) -> Box<dyn Cpu> {
+pub(super) fn executor(engine: &CopyEngine, machine: &mut Machine) -> Box<dyn Cpu> {
     // SAFETY: both functions do nothing but change the machine whose address each thread is given.
     unsafe { engine.ordered_fast_path(OrderedFastPath { before, after }) };
     engine.several_threads();

@@ -10,6 +10,7 @@ mod inline;
 mod interrupts;
 mod loads;
 mod oracle;
+mod own;
 mod threads;
 
 use super::{CopyEngine, NAME};
