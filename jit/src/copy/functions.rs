@@ -23,6 +23,7 @@ mod called;
 mod extent;
 mod handed;
 mod known;
+mod looks;
 mod wrappers;
 
 use atomics::Atomics;
@@ -78,6 +79,8 @@ pub(super) struct Functions {
     /// By start and how many others may lie between, which words locked instructions name by the
     /// function's arguments.
     locked_words: FixedMap<(u64, u32), Words>,
+    /// By start, the fields that a function looks at right behind a lock: their offsets and sizes.
+    second_looks: FixedMap<u64, Arc<[(u64, usize)]>>,
     /// Who calls whom.
     callers: Callers,
     /// By start, what a function calls beside locks.
@@ -145,6 +148,7 @@ impl Functions {
             self.locked_words.retain(|(start, _), _| !range.contains(start));
             self.wrappers.retain(|(start, _), _| !range.contains(start));
             self.calls_beside.retain(|start, _| !range.contains(start));
+            self.second_looks.retain(|start, _| !range.contains(start));
             self.callers.forget();
             self.yields.clear();
             self.waits.get_mut().clear();
@@ -208,6 +212,7 @@ impl Functions {
         self.locked_words.clear();
         self.wrappers.clear();
         self.calls_beside.clear();
+        self.second_looks.clear();
         self.callers.forget();
         self.yields.clear();
         self.waits.get_mut().clear();
@@ -248,12 +253,12 @@ impl Functions {
         let module = self.modules.iter().find(|(range, _)| range.contains(&start)).cloned();
         let (module, trusted) = module.unwrap_or_default();
         let Locks { own, library, pauses } = self.locks_of(&code, &extent, &module);
-        let handed = match trusted {
-            true => Vec::new(),
-            false => self.handed(&code, &extent.range, &module, WRAPPERS),
-        };
         let locks: Vec<bool> =
             own.iter().zip(&library).map(|(own, library)| own | library).collect();
+        let (handed, looks) = match trusted {
+            true => (Vec::new(), self.first_looks(&code, &locks, &extent.range, &module)),
+            false => (self.handed(&code, &extent.range, &module, WRAPPERS), Vec::new()),
+        };
         let yields = |call: &Instruction| {
             let at = code.binary_search_by_key(&call.ip(), Instruction::ip);
             at.is_ok_and(|at| pauses[at])
@@ -266,6 +271,7 @@ impl Functions {
         let around = Surroundings {
             locks: &locks,
             handed: &handed,
+            looks: &looks,
             pauses: &pauses,
             is_called_beside_locks: called.locks,
             is_called_beside_own: called.own,

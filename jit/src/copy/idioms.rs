@@ -56,7 +56,7 @@ mod twice;
 mod unfolded;
 mod walks;
 
-pub(super) use beside::{beside, connected};
+pub(super) use beside::{beside, connected, first_use, is_compared};
 pub(super) use flags::questions;
 pub(super) use pauses::{is_wrapper, pauses};
 pub(super) use polls::reads_only;
@@ -68,7 +68,7 @@ use crate::common::is_call;
 use announced::announced;
 use answers::answers;
 use arrays::arrays;
-use beside::{flags_of_locks, is_compared};
+use beside::flags_of_locks;
 use copies::{arms, is_copied};
 use declared::declared;
 use fenced::fenced;
@@ -98,6 +98,9 @@ pub(super) struct Surroundings<'a> {
     pub(super) locks: &'a [bool],
     /// Words that it hands to other functions of the module, whose locked instructions name them.
     pub(super) handed: &'a [SymbolicAddress],
+    /// Of the C library, the instructions that look whether it has made something already, before the lock
+    /// under which it makes it.
+    pub(super) looks: &'a [usize],
     /// Of each instruction, whether it lets others go on (`pauses`).
     pub(super) pauses: &'a [bool],
     /// It is short, and called beside locks or pauses.
@@ -262,6 +265,7 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
             **accesses && is_store(i) && is_loaded()
         });
         sites.extend(stores.map(|((i, _), _)| i.ip()));
+        sites.extend(around.looks.iter().map(|&at| code[at].ip()));
     }
     if has_locks {
         sites.extend(locked_links(code, &loops).into_iter().map(|at| code[at].ip()));

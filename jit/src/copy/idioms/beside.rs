@@ -57,7 +57,7 @@ pub(in crate::copy) fn connected(code: &[Instruction], locks: &[bool], reach: u3
 
 /// Whether the instruction at `at`, a load, only compares a field or a variable: by itself, or where
 /// the register that it loads is used first.
-pub(super) fn is_compared(code: &[Instruction], at: usize) -> bool {
+pub(in crate::copy) fn is_compared(code: &[Instruction], at: usize) -> bool {
     let load = &code[at];
     if load.memory_index() != Register::None {
         return false;
@@ -81,7 +81,7 @@ fn compared_field(load: &Instruction) -> (Code, u64, Option<u64>) {
 
 /// Of the instruction at `at`, if it moves a load to a register: which of the next [`FURTHEST`] is the
 /// first to name that register.
-pub(super) fn first_use(code: &[Instruction], at: usize) -> Option<usize> {
+pub(in crate::copy) fn first_use(code: &[Instruction], at: usize) -> Option<usize> {
     let load = &code[at];
     if !matches!(load.mnemonic(), Mnemonic::Mov | Mnemonic::Movzx)
         || load.op0_kind() != OpKind::Register

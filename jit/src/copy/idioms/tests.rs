@@ -28,6 +28,7 @@ fn found_in(
     let around = Surroundings {
         locks: &locks,
         handed: &[],
+        looks: &[],
         pauses: &pauses(&code, |_| false),
         is_called_beside_locks,
         is_called_beside_own: is_called_beside_locks,
