@@ -433,7 +433,7 @@ fn who_counts_does_not_wait() {
     (0..5).for_each(|count| atomic(&mut r, 1, W, ADD, count));
     assert_eq!(made(&r).unknown, []);
     // Who finds the same again does, up to the look that finds something else.
-    [7, 7, 0].map(|found| atomic(&mut r, 1, V, SWAP, found));
+    [7, 7, 0].into_iter().for_each(|found| atomic(&mut r, 1, V, SWAP, found));
     let unknown = made(&r).unknown;
     assert_eq!((unknown[0].address, unknown[0].ticks, unknown[0].waits), (V, 20, 1));
 }
