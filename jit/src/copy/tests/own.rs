@@ -6,7 +6,7 @@ use iced_x86::code_asm::*;
 use refrain_trace::own_store;
 use refrain_vm::layout::PAGE;
 use refrain_vm::{
-    Cpu, Engine, EngineConfig, Exit, LastMet, Mode, OwnWords, RecordingEngine, Zeroed, reg,
+    Engine, EngineConfig, Exit, LastMet, Mode, OwnWords, RecordingEngine, Zeroed, reg,
 };
 use std::sync::atomic::{AtomicU64, Ordering};
 
