@@ -49,7 +49,7 @@ impl Tickets {
 
     #[inline]
     fn attempt(&self, slot: usize, step: u64) -> Option<u64> {
-        const ATTEMPTS: u32 = 64;
+        const ATTEMPTS: u32 = 16;
         /// Each attempt takes the counter away from the processor of who holds the slot. Meanwhile that one
         /// gets through several instructions.
         const PAUSES: u32 = 32;

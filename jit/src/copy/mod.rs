@@ -11,8 +11,8 @@
 //! `translate`, `plain`, `watch` and `branch` (emitting blocks), `persistent` (keeping them for later
 //! recordings), `cpu` (the loop). What is
 //! ordered against other threads: `ordered`, `idioms`, `functions`, `limits`, `learned`; and how it
-//! is executed without leaving code, `inline`; `every` orders every access (`plan`, `careful`). What
-//! observers see: `accessed`, `log`.
+//! is executed without leaving code, `inline` (`own`: what one thread alone writes to); `every` orders
+//! every access (`plan`, `careful`). What observers see: `accessed`, `log`.
 //!
 //! # Invariants
 //! - Translated code is left only with all guest state in the [`Context`](refrain_vm::Context).
