@@ -157,13 +157,12 @@ pub(super) unsafe extern "sysv64" fn call_machine() {
     )
 }
 
-/// A gate for loads of `$size` bytes, read by `$read` from the address in rcx into rcx: rcx is a
-/// [`Desc`], the guest's rcx is in its slot, the operand's address in the thread's `operand`. Goes
-/// on with the value there, where the descriptor says; where `$check` jumps to `2f`, the machine is
-/// called instead. The flags are saved as in `enter`.
-macro_rules! load_gate {
-    ($name:ident, $size:literal, $($check:expr),*) => {
-        /// A gate for loads.
+/// A gate for an operand of `$size` bytes. Translated code jumps to it with a [`Desc`] in rcx and the guest's rcx
+/// in its slot. `$line`s leave in rcx where translated code goes on; where one jumps to `2f`, the gate calls
+/// the machine instead. They may change rax, rdx and the flags, which are saved as in `enter`.
+macro_rules! gate {
+    ($name:ident, $size:literal, [$($line:expr),* $(,)?], $($operand:tt)*) => {
+        /// A gate.
         ///
         /// # Safety
         /// Translated code alone comes here, by jumps, in the state that the macro describes.
@@ -176,20 +175,7 @@ macro_rules! load_gate {
                 "seto al",
                 "mov gs:[{flags}], rax",
                 "mov gs:[{rdx}], rdx",
-                "mov rcx, gs:[{operand}]",
-                "imul rax, rcx, {factor}",
-                "shr rax, {shift}",
-                "and eax, {last}",
-                "imul eax, eax, {entry_size}",
-                "add rax, gs:[{met}]",
-                "movabs rdx, {tag_size}",
-                "xor rdx, rcx",
-                "cmp rdx, [rax + {tag}]",
-                $($check,)*
-                "mov gs:[{operand}], rcx",
-                "mov rcx, gs:[{scratch}]",
-                // The descriptor begins with where to go on.
-                "mov rcx, [rcx]",
+                $($line,)*
                 "mov gs:[{entry}], rcx",
                 "mov rdx, gs:[{rdx}]",
                 "mov rax, gs:[{flags}]",
@@ -209,26 +195,71 @@ macro_rules! load_gate {
                 scratch = const offset_of!(ThreadState, scratch),
                 rax = const offset_of!(ThreadState, rax),
                 rdx = const offset_of!(ThreadState, rdx),
+                rcx = const offset_of!(ThreadState, rcx),
                 flags = const offset_of!(ThreadState, flags),
-                operand = const offset_of!(ThreadState, operand),
                 met = const offset_of!(ThreadState, met),
                 entry = const offset_of!(ThreadState, entry),
-                rcx = const offset_of!(ThreadState, rcx),
-                factor = const LastMet::FACTOR,
-                shift = const LastMet::SHIFT,
-                last = const LastMet::ENTRIES - 1,
-                entry_size = const size_of::<Met>(),
                 tag_size = const Met::tag(0, $size),
-                tag = const LastMet::first($size) + offset_of!(Met, tag),
-                value = const LastMet::first($size) + offset_of!(Met, value),
-                version = const LastMet::first($size) + offset_of!(Met, version),
-                counter = const LastMet::first($size) + offset_of!(Met, counter),
-                polled = const offset_of!(LastMet, polled),
-                alone = const offset_of!(LastMet, alone),
-                window = const offset_of!(LastMet, window),
                 machine = sym call_machine,
+                $($operand)*
             )
         }
+    };
+}
+pub(super) use gate;
+
+/// A gate whose operand's address is in the thread's `operand`. Before `$line`s, rcx is that address, and rax is
+/// where the thread keeps what it has met there, if the comparison that was made last says equal.
+macro_rules! operand_gate {
+    ($name:ident, $size:literal, [$($line:expr),* $(,)?], $($operand:tt)*) => {
+        gate!(
+            $name,
+            $size,
+            [
+                "mov rcx, gs:[{operand}]",
+                "imul rax, rcx, {factor}",
+                "shr rax, {shift}",
+                "and eax, {last}",
+                "imul eax, eax, {entry_size}",
+                "add rax, gs:[{met}]",
+                "movabs rdx, {tag_size}",
+                "xor rdx, rcx",
+                "cmp rdx, [rax + {tag}]",
+                $($line,)*
+            ],
+            operand = const offset_of!(ThreadState, operand),
+            factor = const LastMet::FACTOR,
+            shift = const LastMet::SHIFT,
+            last = const LastMet::ENTRIES - 1,
+            entry_size = const size_of::<Met>(),
+            tag = const LastMet::first($size) + offset_of!(Met, tag),
+            version = const LastMet::first($size) + offset_of!(Met, version),
+            counter = const LastMet::first($size) + offset_of!(Met, counter),
+            $($operand)*
+        );
+    };
+}
+pub(super) use operand_gate;
+
+/// A gate for loads: `$check` reads the operand into rcx, and translated code goes on with that value in the
+/// thread's `operand`.
+macro_rules! load_gate {
+    ($name:ident, $size:literal, $($check:expr),*) => {
+        operand_gate!(
+            $name,
+            $size,
+            [
+                $($check,)*
+                "mov gs:[{operand}], rcx",
+                "mov rcx, gs:[{scratch}]",
+                // The descriptor begins with where to go on.
+                "mov rcx, [rcx]",
+            ],
+            value = const LastMet::first($size) + offset_of!(Met, value),
+            polled = const offset_of!(LastMet, polled),
+            alone = const offset_of!(LastMet, alone),
+            window = const offset_of!(LastMet, window),
+        );
     };
 }
 
