@@ -36,6 +36,18 @@ use tasking::Working;
 /// As many ones as an access has bytes.
 const MASKS: [u8; 9] = [0, 1, 3, 7, 15, 31, 63, 127, 255];
 
+/// The cells of these bytes, each with a bit for each of its bytes that are among them.
+#[inline]
+fn cells(bytes: Range<u64>) -> impl Iterator<Item = (u64, u8)> {
+    let Range { mut start, end } = bytes;
+    std::iter::from_fn(move || {
+        let (cell, within) = (start / CELL, start % CELL);
+        let piece = (CELL - within).min(end.checked_sub(start)?);
+        start += piece;
+        (piece > 0).then(|| (cell, MASKS[piece as usize] << within))
+    })
+}
+
 /// What the threads of a program have in common.
 pub struct Detector {
     pub(crate) relation: Relation,
@@ -614,13 +626,8 @@ impl Watcher {
         if within + size <= CELL {
             return self.check_cell(cell, MASKS[size as usize] << within, access);
         }
-        let end = address.saturating_add(size);
-        let mut at = address;
-        while at < end {
-            let (cell, within) = (at / CELL, at % CELL);
-            let piece = (CELL - within).min(end - at);
-            self.check_cell(cell, MASKS[piece as usize] << within, access);
-            at += piece;
+        for (cell, mask) in cells(address..address.saturating_add(size)) {
+            self.check_cell(cell, mask, access);
         }
     }
 
@@ -639,16 +646,13 @@ impl Watcher {
             let block_end = (at / (CELL * CELLS) + 1) * CELL * CELLS;
             let block = blocks.of(at / CELL, &detector.shadow);
             let mut block = block.lock();
-            while at < end.min(block_end) {
-                let (cell, within) = (at / CELL, at % CELL);
-                let piece = (CELL - within).min(end - at);
-                let mask = MASKS[piece as usize] << within;
+            for (cell, mask) in cells(at..end.min(block_end)) {
                 let now = Stamp { clock, thread: *id, mask, kind, pc, event: *event };
                 block.access(cell, now, all, &mut |earlier, fault| {
                     detector.take_fault((earlier, now, fault), cell, whole, (all, working), found);
                 });
-                at += piece;
             }
+            at = block_end;
         }
     }
 

@@ -204,7 +204,7 @@ impl Blocks {
         }
     }
 
-    /// Has the processor fetch what it takes to find a cell of a block.
+    /// Has the processor fetch the lines that hold a block's lock and the entries of a cell.
     #[inline]
     pub(crate) fn prefetch(&self, cell: u64) {
         if let Some(slot) = self.at_hand(cell) {
@@ -216,7 +216,7 @@ impl Blocks {
         }
     }
 
-    /// Likewise of its stamps, if [`Self::prefetch`] has asked for the cell.
+    /// Has the processor fetch the block's last stamps. [`Self::prefetch`] should have fetched where they are.
     #[inline]
     pub(crate) fn prefetch_stamps(&self, cell: u64) {
         if let Some(slot) = self.at_hand(cell) {

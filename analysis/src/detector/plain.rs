@@ -4,7 +4,7 @@
 //! the thread has not been for long. So the loop asks for what it needs some accesses before it needs it:
 //! first the place that leads to a block, then the block, then its stamps.
 
-use super::{MASKS, SameEpoch, Watcher, ahead};
+use super::{SameEpoch, Watcher, ahead, cells};
 use crate::cell::{READ, Stamp, WRITE};
 use crate::findings::Whole;
 use crate::shadow::{BLOCK, Blocks, CELL};
@@ -48,17 +48,12 @@ impl Watcher {
                 let &Access { address, pc, size, kind } = access;
                 let (kind, whole) =
                     (kind as u8 & (READ | WRITE), Whole { address, size: size.into() });
-                let (mut from, end) = (address, address + whole.size);
-                while from < end {
-                    let (cell, within) = (from / CELL, from % CELL);
-                    let piece = (CELL - within).min(end - from);
-                    let mask = MASKS[piece as usize] << within;
+                for (cell, mask) in cells(address..address + whole.size) {
                     let now = Stamp { clock, thread: id, mask, kind, pc, event };
                     block.access(cell, now, all, &mut |earlier, fault| {
                         let whose = (&*all, &*working);
                         detector.take_fault((earlier, now, fault), cell, whole, whose, found);
                     });
-                    from += piece;
                 }
                 at += 1;
             }

@@ -194,8 +194,8 @@ impl Variant {
 }
 
 impl Desc {
-    /// Where the `resume` of [`Kind::Performed`] is: a kind is its number, and its fields behind that, each
-    /// where its alignment puts it.
+    /// The offset of the field `resume` of a [`Kind::Performed`] in a descriptor. A kind begins with its number,
+    /// in one byte; its first field stands where its alignment puts it.
     pub(super) const RESUME: usize = offset_of!(Desc, kind) + size_of::<u32>();
 
     /// One that goes on nowhere.

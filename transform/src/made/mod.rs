@@ -358,7 +358,7 @@ struct Previous {
     since: Option<u64>,
 }
 
-/// A step that may be one of several by which a thread waits for a word.
+/// A look at a word. A thread that waits for a word looks at it several times.
 #[derive(Clone, Copy)]
 struct Look {
     word: u64,

@@ -143,8 +143,8 @@ impl LastMet {
         unsafe { Zeroed::new() }
     }
 
-    /// The word and its size that translated code is storing to, whose slot it holds, and that slot's ticket:
-    /// the instruction has left translated code before it was over.
+    /// If a store to an own word has left translated code before it was over: the word's address and size, and
+    /// the ticket of the slot that the thread still holds.
     pub(crate) fn left_storing(&mut self) -> Option<((u64, u8), u64)> {
         let at = std::mem::take(self.storing.get_mut());
         let first = self.entries.as_ptr().addr() as u64;

@@ -5,8 +5,8 @@
 //! object says that it is there. If not, it takes a lock, or calls a function that takes one, and looks at the
 //! field again. The second look is guarded, the first one is not.
 //!
-//! Of another module, everything that is compared beside a lock is watched. The C library looks at much ordinary
-//! data under its locks, and only the first look is watched here: it is told by the second one. A replay lets it
+//! In other modules, the recorder watches every load beside a lock that is only compared. The C library compares
+//! much ordinary data under its locks, so here only first looks are watched: the second look tells which they are. A replay lets it
 //! wait for the store that made it see what it saw.
 
 use super::Functions;
@@ -28,7 +28,7 @@ const BEFORE_CALL: u32 = 8;
 /// Instructions between a lock and the second look.
 const BEHIND_LOCK: u32 = 24;
 
-/// Which field is looked at, whatever points to it: its offset and its size.
+/// A field of an object, by its offset and its size. Which register points to the object does not matter.
 type Field = (u64, usize);
 
 impl Functions {
@@ -126,7 +126,7 @@ fn looks(code: &[Instruction]) -> impl Iterator<Item = usize> + '_ {
     })
 }
 
-/// Whether a comparison is with a constant: with itself, for zero.
+/// Whether an instruction compares with a constant. (To test a register with itself is to compare it with zero.)
 fn is_with_constant(comparison: &Instruction) -> bool {
     let is_itself = comparison.op0_kind() == OpKind::Register
         && comparison.op1_kind() == OpKind::Register
@@ -141,7 +141,7 @@ fn behind(code: &[Instruction], locks: &[bool]) -> Vec<bool> {
     reached(code, front, BEHIND_LOCK, &vec![false; code.len()])
 }
 
-/// Of each instruction, whether a way of at most so many steps leads to it from one of `front` that does not go on
+/// Of each instruction, whether the code comes to it from one of `front` in at most so many steps, without going on
 /// behind one of `ends`.
 fn reached(code: &[Instruction], mut front: Vec<usize>, steps: u32, ends: &[bool]) -> Vec<bool> {
     let mut reached = vec![false; code.len()];
@@ -167,7 +167,7 @@ mod tests {
     use crate::copy::functions::tests::write_functions;
     use iced_x86::code_asm::*;
 
-    /// A function that makes something under a lock if it is not there, where the lock is a word of its own.
+    /// A function that takes a lock, a word of the library's own, looks whether a field is set, and sets it.
     fn make(a: &mut CodeAssembler) {
         a.mov(rbx, rdi).unwrap();
         a.lock().bts(dword_ptr(rsi), 0).unwrap();
