@@ -21,6 +21,7 @@ mod atomics;
 mod by_register;
 mod called;
 mod extent;
+mod futexes;
 mod handed;
 mod known;
 mod looks;
@@ -29,6 +30,7 @@ mod wrappers;
 use atomics::Atomics;
 use called::{Beside, Locks};
 use extent::{Extent, MAX_BYTES, decode, first_bytes, has_locked, instructions, read};
+use futexes::futexes;
 use known::Known;
 use wrappers::WRAPPERS;
 
@@ -256,7 +258,7 @@ impl Functions {
         let locks: Vec<bool> =
             own.iter().zip(&library).map(|(own, library)| own | library).collect();
         let (handed, looks) = match trusted {
-            true => (Vec::new(), self.first_looks(&code, &locks, &extent.range, &module)),
+            true => (futexes(&code), self.first_looks(&code, &locks, &extent.range, &module)),
             false => (self.handed(&code, &extent.range, &module, WRAPPERS), Vec::new()),
         };
         let yields = |call: &Instruction| {

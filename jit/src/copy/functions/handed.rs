@@ -3,6 +3,7 @@
 //! of a one-time initialization, which looks at the state, and hands it to the slow path.
 
 use super::extent::{Extent, has_locked, instructions};
+use super::futexes::futexes;
 use super::{Functions, Words};
 use crate::copy::addresses::{SymbolicAddress, at_branches, symbolic_addresses};
 use crate::copy::ordered::is_locked;
@@ -14,9 +15,9 @@ use std::sync::Arc;
 const LONGEST: u64 = 1 << 10;
 
 impl Functions {
-    /// The words that locked instructions of other functions of the module name by what this function
-    /// hands to them: by a call, or by a branch to its own cold part; or to so many others, which hand
-    /// it on.
+    /// The words that this function hands to the kernel for a futex call, and those that locked instructions
+    /// of other functions of the module name by what it hands to them: by a call, or by a branch to its own
+    /// cold part; or to so many others, which hand it on.
     pub(super) fn handed(
         &mut self,
         code: &[Instruction],
@@ -33,7 +34,7 @@ impl Functions {
                 }
             }
         }
-        let mut found = Vec::new();
+        let mut found = futexes(code);
         if words.is_empty() {
             return found;
         }
@@ -48,7 +49,7 @@ impl Functions {
         found
     }
 
-    /// Which words the locked instructions of a short function name, or of those that it hands them to:
+    /// Which words the locked instructions and futex calls of a short function name, or of those that it hands them to:
     /// by which of its arguments, and at which offset from that.
     fn locked_words(&mut self, target: u64, module: &Range<u64>, depth: u32) -> Words {
         if let Some(known) = self.locked_words.get(&(target, depth)) {
