@@ -71,7 +71,7 @@ impl SymbolicAddress {
         SymbolicAddress { pointer, offset: 0, way: Way::Registers, array: None }
     }
 
-    fn constant(offset: u64) -> SymbolicAddress {
+    pub(super) fn constant(offset: u64) -> SymbolicAddress {
         SymbolicAddress { offset, ..SymbolicAddress::of(Pointer::None) }
     }
 

@@ -1,10 +1,10 @@
 //! Where functions begin, and what is watched in them.
 
 use super::addresses::{SymbolicAddress, symbolic_addresses};
-use super::callers::Callers;
 use super::idioms::{Idioms, Surroundings, idioms};
 use super::idioms::{is_wrapper, reads_only};
 use super::ordered::{is_candidate, is_locked, is_store};
+use super::pieces::Pieces;
 use crate::memory::{read_guest, read_word};
 use iced_x86::{
     Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind,
@@ -83,8 +83,8 @@ pub(super) struct Functions {
     locked_words: FixedMap<(u64, u32), Words>,
     /// By start, the fields that a function looks at right behind a lock: their offsets and sizes.
     second_looks: FixedMap<u64, Arc<[(u64, usize)]>>,
-    /// Who calls whom.
-    callers: Callers,
+    /// Calls and locked variables.
+    pieces: Pieces,
     /// By start, what a function calls beside locks.
     calls_beside: FixedMap<u64, Arc<FixedMap<u64, Beside>>>,
 }
@@ -151,7 +151,7 @@ impl Functions {
             self.wrappers.retain(|(start, _), _| !range.contains(start));
             self.calls_beside.retain(|start, _| !range.contains(start));
             self.second_looks.retain(|start, _| !range.contains(start));
-            self.callers.forget();
+            self.pieces.forget();
             self.yields.clear();
             self.waits.get_mut().clear();
             self.written.get_mut().clear();
@@ -215,7 +215,7 @@ impl Functions {
         self.wrappers.clear();
         self.calls_beside.clear();
         self.second_looks.clear();
-        self.callers.forget();
+        self.pieces.forget();
         self.yields.clear();
         self.waits.get_mut().clear();
         self.written.get_mut().clear();
@@ -259,7 +259,7 @@ impl Functions {
             own.iter().zip(&library).map(|(own, library)| own | library).collect();
         let (handed, looks) = match trusted {
             true => (futexes(&code), self.first_looks(&code, &locks, &extent.range, &module)),
-            false => (self.handed(&code, &extent.range, &module, WRAPPERS), Vec::new()),
+            false => (self.named_by_others(&code, &extent, &module), Vec::new()),
         };
         let yields = |call: &Instruction| {
             let at = code.binary_search_by_key(&call.ip(), Instruction::ip);

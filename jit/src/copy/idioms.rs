@@ -6,7 +6,7 @@
 //!   (`announced`);
 //! - what is beside locks, fences and calls by which a thread lets others go on (`beside`, `pauses`,
 //!   `released`, `fenced`), also where a function called there is looked at as if it were inlined
-//!   (`super::callers`);
+//!   (`super::pieces`);
 //! - what locked instructions name elsewhere: in their function, in one that hands them the address, in
 //!   functions side by side (`super::functions`), in arrays (`arrays`);
 //! - what the shape of data tells: lists, tables of records, rings and counters of many threads (`walks`,
@@ -96,7 +96,7 @@ pub(super) struct Surroundings<'a> {
     /// Of each instruction, whether it calls a function of the module that has locked instructions,
     /// or a lock of the library's.
     pub(super) locks: &'a [bool],
-    /// Words that it hands to other functions of the module, whose locked instructions name them.
+    /// Words that locked instructions of other functions of the module name: what it hands to them, and variables.
     pub(super) handed: &'a [SymbolicAddress],
     /// Of the C library, the instructions that look whether it has made something already, before the lock
     /// under which it makes it.

@@ -39,7 +39,6 @@
 mod accessed;
 mod addresses;
 mod branch;
-mod callers;
 mod careful;
 mod classify;
 mod cpu;
@@ -60,6 +59,7 @@ mod loops;
 mod ordered;
 mod own;
 mod persistent;
+mod pieces;
 mod places;
 mod plain;
 mod plan;

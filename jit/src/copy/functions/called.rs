@@ -40,6 +40,13 @@ pub(super) struct Locks {
     pub(super) pauses: Vec<bool>,
 }
 
+/// Whether the code of a module is searched: not of a large one, since that touches its pages, which the trace
+/// keeps then, whether the program uses them or not.
+pub(super) fn is_searched(module: &Range<u64>) -> bool {
+    let largest = if LIBRARIES.contains(&module.start) { 256 << 10 } else { 1 << 20 };
+    module.end - module.start <= largest
+}
+
 impl Functions {
     /// Which instructions of a function lock, or let others go on.
     pub(super) fn locks_of(
@@ -53,21 +60,18 @@ impl Functions {
         Locks { own, library, pauses: pauses(code, |call| self.is_yield(call)) }
     }
 
-    /// What a short function is called beside, by any function of its module. Of a large module nothing
-    /// is known: looking for callers touches its pages, which the trace keeps then, whether the
-    /// program uses them or not.
+    /// What a short function is called beside, by any function of its module, if that is searched.
     pub(super) fn called_beside(&mut self, extent: &Extent, module: &Range<u64>) -> Beside {
         const LONGEST: u64 = 192;
         /// What a caller tries again later is looked at even if it is longer.
         const LONGEST_TRIED: u64 = 1 << 10;
-        let largest = if LIBRARIES.contains(&module.start) { 256 << 10 } else { 1 << 20 };
         let start = extent.range.start;
         let mut found = Beside::default();
         let length = extent.range.end - start;
-        if !extent.ends || length > LONGEST_TRIED || module.end - module.start > largest {
+        if !extent.ends || length > LONGEST_TRIED || !is_searched(module) {
             return found;
         }
-        let calls = self.callers.of(start, module, &self.starts);
+        let calls = self.pieces.callers_of(start, module, &self.starts);
         for call in calls.into_iter().take(CALLERS) {
             if let Some(caller) = self.around(call) {
                 let beside = self.calls_beside(&caller, module);

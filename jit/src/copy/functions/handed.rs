@@ -1,12 +1,15 @@
-//! Locks that a function hands to others: what it calls takes them by a locked instruction, or hands them
+//! Locks that other functions take: what a function calls takes them by a locked instruction, or hands them
 //! on, and the function itself releases them by a plain store, or looks at them. So does the fast path
-//! of a one-time initialization, which looks at the state, and hands it to the slow path.
+//! of a one-time initialization, which looks at the state, and hands it to the slow path. A lock that is a
+//! variable need not even be handed: any function of the module may take it.
 
+use super::called::is_searched;
 use super::extent::{Extent, has_locked, instructions};
 use super::futexes::futexes;
-use super::{Functions, Words};
+use super::{Functions, WRAPPERS, Words};
+use crate::accesses::constant_address;
 use crate::copy::addresses::{SymbolicAddress, at_branches, symbolic_addresses};
-use crate::copy::ordered::is_locked;
+use crate::copy::ordered::{is_locked, is_store};
 use iced_x86::Instruction;
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,6 +18,27 @@ use std::sync::Arc;
 const LONGEST: u64 = 1 << 10;
 
 impl Functions {
+    /// The words of this function's that locked instructions of other functions of the module name: those that
+    /// it hands to them, and variables that it stores to.
+    pub(super) fn named_by_others(
+        &mut self,
+        code: &[Instruction],
+        extent: &Extent,
+        module: &Range<u64>,
+    ) -> Vec<SymbolicAddress> {
+        let mut found = self.handed(code, &extent.range, module, WRAPPERS);
+        if is_searched(module) {
+            let stored = code.iter().filter(|i| is_store(i)).filter_map(constant_address);
+            let mut stored: Vec<u64> = stored.filter(|&at| self.is_variable(at)).collect();
+            stored.sort_unstable();
+            stored.dedup();
+            let (pieces, starts, at) = (&mut self.pieces, &self.starts, extent.range.start);
+            stored.retain(|&variable| pieces.is_locked_around(variable, at, module, starts));
+            found.extend(stored.into_iter().map(SymbolicAddress::constant));
+        }
+        found
+    }
+
     /// The words that this function hands to the kernel for a futex call, and those that locked instructions
     /// of other functions of the module name by what it hands to them: by a call, or by a branch to its own
     /// cold part; or to so many others, which hand it on.
@@ -113,6 +137,28 @@ mod tests {
             let found = functions.idioms(starts[1]).expect("known").sites.len();
             assert_eq!(found, sites, "the store to field {released}");
         }
+    }
+
+    /// A lock that is a variable, taken in one function and released in another.
+    #[test]
+    fn variables_that_are_locked_elsewhere() {
+        let (mut functions, starts) = write_functions(&[
+            // The assembler cannot know the distances: to 4096 bytes behind the first function.
+            |a| {
+                a.db(&[0xf0, 0x0f, 0xb0, 0x0d]).unwrap();
+                a.dd(&[4096 - 8]).unwrap();
+            },
+            |a| {
+                a.db(&[0xc6, 0x05]).unwrap();
+                a.dd(&[4096 - 16 - 7]).unwrap();
+                a.db(&[0]).unwrap();
+                a.db(&[0xc6, 0x05]).unwrap();
+                a.dd(&[4096 - 16 - 14 + 1]).unwrap();
+                a.db(&[0]).unwrap();
+            },
+        ]);
+        let found = functions.idioms(starts[1]).expect("known");
+        assert_eq!(*found.sites, [starts[1]], "not the variable beside it");
     }
 
     /// As in a one-time initialization: a look at the state, and a slow path that is called by the

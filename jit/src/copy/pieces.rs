@@ -1,0 +1,185 @@
+//! What is found in the bytes of a module's code around a function: near calls, and the variables that locked
+//! instructions name.
+//!
+//! A call is found by its bytes: an opcode, and a distance to where a function begins; a locked instruction by
+//! its prefix, or by the opcode of `xchg`. Other bytes hardly ever look like that, and then a function more or
+//! less is looked at, or a variable is taken for a lock.
+
+use super::ordered::is_locked;
+use crate::accesses::constant_address;
+use crate::memory::read_guest;
+use iced_x86::{Decoder, DecoderOptions};
+use refrain_trace::fixed::FixedMap;
+use std::ops::Range;
+
+/// Bytes of code that are searched at once.
+const PIECE: u64 = 64 << 10;
+/// Pieces before and behind a function's own that are searched for it.
+const NEIGHBOURS: u64 = 8;
+/// The opcode of a near call.
+const CALL: u8 = 0xe8;
+/// Bytes of a near call.
+const LENGTH: usize = 5;
+/// Bytes of the longest instruction.
+const LONGEST: usize = 15;
+
+/// The code that was searched.
+#[derive(Default)]
+pub(super) struct Pieces {
+    /// By where they begin.
+    searched: FixedMap<u64, Piece>,
+}
+
+struct Piece {
+    /// Where calls lead, and where they are, in ascending order.
+    calls: Box<[(u64, u64)]>,
+    /// Addresses of variables, in ascending order.
+    locked: Box<[u64]>,
+}
+
+impl Pieces {
+    /// Forgets all: code or what is known of it has changed.
+    pub(super) fn forget(&mut self) {
+        self.searched.clear();
+    }
+
+    /// Where the function at `start` is called in its module, the nearest calls first. `starts` is where functions
+    /// begin, in ascending order.
+    pub(super) fn callers_of(
+        &mut self,
+        start: u64,
+        module: &Range<u64>,
+        starts: &[u64],
+    ) -> Vec<u64> {
+        let mut found = Vec::new();
+        for piece in around(start, module) {
+            let calls = &self.searched(piece, module, starts).calls;
+            let from = calls.partition_point(|&(target, _)| target < start);
+            let here = calls[from..].iter().take_while(|&&(target, _)| target == start);
+            found.extend(here.map(|&(_, at)| at).filter(|at| module.contains(at)));
+        }
+        found.sort_unstable_by_key(|at| at.abs_diff(start));
+        found
+    }
+
+    /// Whether a locked instruction of the module names the variable, around the code at `at`.
+    pub(super) fn is_locked_around(
+        &mut self,
+        variable: u64,
+        at: u64,
+        module: &Range<u64>,
+        starts: &[u64],
+    ) -> bool {
+        around(at, module).any(|piece| {
+            self.searched(piece, module, starts).locked.binary_search(&variable).is_ok()
+        })
+    }
+
+    fn searched(&mut self, piece: u64, module: &Range<u64>, starts: &[u64]) -> &Piece {
+        self.searched.entry(piece).or_insert_with(|| search(piece, module, starts))
+    }
+}
+
+/// Where the pieces around some code of a module begin.
+fn around(at: u64, module: &Range<u64>) -> impl Iterator<Item = u64> + use<> {
+    let own = at.saturating_sub(module.start) / PIECE;
+    let last = module.end.saturating_sub(module.start + 1) / PIECE;
+    let start = module.start;
+    let numbers = own.saturating_sub(NEIGHBOURS)..=(own + NEIGHBOURS).min(last);
+    numbers.map(move |number| start + number * PIECE)
+}
+
+/// What begins in the piece of memory at `base`.
+fn search(base: u64, module: &Range<u64>, starts: &[u64]) -> Piece {
+    let mut bytes = vec![0; PIECE as usize + LONGEST - 1];
+    let readable = read_guest(base, &mut bytes);
+    let bytes = &bytes[..readable];
+    let mut calls: Vec<(u64, u64)> = bytes[..readable.min(PIECE as usize + LENGTH - 1)]
+        .windows(LENGTH)
+        .enumerate()
+        .filter(|(_, window)| window[0] == CALL)
+        .filter_map(|(offset, window)| {
+            let distance = i32::from_le_bytes([window[1], window[2], window[3], window[4]]);
+            let at = base + offset as u64;
+            let target = at.wrapping_add(LENGTH as u64).wrapping_add_signed(distance.into());
+            let begins = module.contains(&target) && starts.binary_search(&target).is_ok();
+            begins.then_some((target, at))
+        })
+        .collect();
+    calls.sort_unstable();
+    let mut locked: Vec<u64> = bytes
+        .iter()
+        .take(PIECE as usize)
+        .enumerate()
+        .filter(|(_, byte)| matches!(byte, 0xf0 | 0x86 | 0x87))
+        .filter_map(|(at, _)| {
+            let code = &bytes[at..readable.min(at + LONGEST)];
+            let mut decoder = Decoder::with_ip(64, code, base + at as u64, DecoderOptions::NONE);
+            let instruction = decoder.decode();
+            constant_address(&instruction).filter(|_| is_locked(&instruction))
+        })
+        .collect();
+    locked.sort_unstable();
+    locked.dedup();
+    Piece { calls: calls.into(), locked: locked.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{LENGTH, PIECE, Pieces};
+
+    /// Code of two pieces, which is part of this process, as a guest's is.
+    fn two_pieces() -> (&'static mut [u8], u64) {
+        let code: &mut [u8] = vec![0x90; 2 * PIECE as usize].leak();
+        let base = code.as_ptr() as u64;
+        (code, base)
+    }
+
+    #[test]
+    fn calls_are_found_in_both_directions_and_across_pieces() {
+        let (code, base) = two_pieces();
+        let border = base + PIECE;
+        let function = border + 0x100;
+        let mut call = |at: u64, target: u64| {
+            let distance = target.wrapping_sub(at + LENGTH as u64) as u32;
+            let offset = (at - base) as usize;
+            code[offset] = 0xe8;
+            code[offset + 1..offset + LENGTH].copy_from_slice(&distance.to_le_bytes());
+        };
+        // The first call begins in one piece and ends in the next one.
+        let calls = [border - 2, border + 0x10, border + 0x200];
+        calls.iter().for_each(|&at| call(at, function));
+        call(border + 0x300, function + 1);
+        let module = base..base + 2 * PIECE;
+        let starts = [base, function];
+        let mut pieces = Pieces::default();
+        let of_function = pieces.callers_of(function, &module, &starts);
+        assert_eq!(of_function, [calls[1], calls[2], calls[0]], "the nearest first");
+        assert_eq!(pieces.callers_of(base, &module, &starts), []);
+        assert_eq!(pieces.callers_of(function, &(border..module.end), &starts), calls[1..]);
+    }
+
+    #[test]
+    fn variables_of_locked_instructions_are_found_across_pieces() {
+        let (code, base) = two_pieces();
+        let border = base + PIECE;
+        let variables = base + 2 * PIECE;
+        // An opcode, and the distance of a variable from the instruction's end.
+        let mut write = |at: u64, opcode: &[u8], variable: u64, rest: &[u8]| {
+            let end = at + (opcode.len() + 4 + rest.len()) as u64;
+            let distance = variable.wrapping_sub(end) as u32;
+            let bytes = [opcode, &distance.to_le_bytes(), rest].concat();
+            code[(at - base) as usize..][..bytes.len()].copy_from_slice(&bytes);
+        };
+        // lock cmpxchg byte ptr, dl; mov dword ptr, 1; xchg qword ptr, r9; lock add dword ptr, 1.
+        write(base + 0x10, &[0xf0, 0x0f, 0xb0, 0x15], variables + 4, &[]);
+        write(base + 0x40, &[0xc7, 0x05], variables + 8, &1_u32.to_le_bytes());
+        write(border - 2, &[0x4c, 0x87, 0x0d], variables + 16, &[]);
+        write(border + 0x40, &[0xf0, 0x83, 0x05], variables + 24, &[1]);
+        let mut pieces = Pieces::default();
+        let module = base..variables;
+        let mut is_locked =
+            |offset| pieces.is_locked_around(variables + offset, border, &module, &[]);
+        assert_eq!([0, 4, 8, 16, 24].map(&mut is_locked), [false, true, false, true, true]);
+    }
+}
