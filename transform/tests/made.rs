@@ -214,6 +214,37 @@ fn readers_that_are_counted_share_the_lock() {
     assert_eq!(shared(2), [(1, false)]);
 }
 
+/// A lock of a bit, with another bit for sleepers, which is handed over now and then: what threads add and take
+/// away looks as if some of them had it together.
+#[test]
+fn a_lock_that_is_handed_over_counts_no_readers() {
+    let mut r = Recording::new(3);
+    let steps = [
+        (0, CAS, 0),
+        (1, CAS, 1),  // sleeps
+        (0, MOV, 3),  // hands it over
+        (1, FREE, 1), // as if it had added a reader's share less
+        (1, CAS, 0),
+        (1, MOV, 1),
+        (0, CAS, 0),
+        (2, CAS, 1),  // sleeps
+        (0, MOV, 3),  // hands it over
+        (2, FREE, 1), // the first thread seems to have it since it had it last
+        (1, CAS, 0),
+        (1, FREE, 1),
+        (1, CAS, 0),
+        (2, CAS, 1), // sleeps
+        (0, CAS, 3), // sleeps, too
+        (1, MOV, 3), // hands it over to the first thread
+        (0, MOV, 3),
+        (2, CAS, 2),
+        (2, FREE, 3),
+    ];
+    steps.iter().for_each(|&(thread, pc, old)| atomic(&mut r, thread, W, pc, old));
+    let made = made(&r);
+    assert!(made.locks.iter().all(|lock| lock.make != Make::Counted), "{made:?}");
+}
+
 /// Two readers were there before the word had events, and one of them adds again what it gives back.
 #[test]
 fn readers_may_be_there_when_the_events_begin() {
@@ -610,6 +641,32 @@ fn a_lock_that_is_handed_over_is_had_since_the_sleep() {
     atomic(&mut p.r, 1, W, FREE, 1);
     atomic(&mut p.r, 0, W, CAS, 0);
     assert!(p.made().locks.iter().all(|lock| lock.address != W));
+}
+
+/// The lock is set free inside of the table's lock, by a store that is watched.
+#[test]
+fn a_release_begins_where_the_holder_first_tried_to_set_the_lock_free() {
+    let mut p = Parking::new(2);
+    for (one, other) in [(0, 1), (1, 0), (0, 1)] {
+        atomic(&mut p.r, one, W, CAS, 0);
+        p.sleep(other);
+        atomic(&mut p.r, one, W, FREE, 3);
+        atomic(&mut p.r, one, TABLE, CAS, 0);
+        atomic(&mut p.r, one, W, MOV, 3);
+        atomic(&mut p.r, one, TABLE, FREE, 1);
+        p.call(one, true);
+        atomic(&mut p.r, other, W, CAS, 2);
+        atomic(&mut p.r, other, W, FREE, 1);
+    }
+    let made = p.made();
+    let all = events(&p.r);
+    let of = |event: u64| all.iter().find(|(t, _, id)| t.0 == 0 && *id == event).expect("there").1;
+    let seen = |event| made.view(ThreadId(0), EventId(event), &of(event));
+    assert_eq!((seen(3).kind(), seen(3).object), (EventKind::MutexUnlock, W));
+    assert_eq!(seen(3).end, of(7).end, "it ends when the other thread has been woken");
+    for event in 4..=7 {
+        assert_eq!((seen(event).kind(), seen(event).begin), (EventKind::Rdtsc, of(7).end));
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@
 //! say that somebody waits come and go between; what was added before the thread added something
 //! else was an attempt.) One amount at least must be a reader's and one a writer's, or the word is no
 //! such lock: where all are readers, as of a word that counts references, nobody ever waits. A
-//! writer's may have nobody beside it.
+//! writer's may have nobody beside it, and is not what readers take away.
 //!
 //! What the word held when its events begin, an owner of the word had added without events. Who takes
 //! such an amount away lets go of what is no section here.
@@ -59,6 +59,8 @@ pub(super) fn recognise(of_word: &[Step]) -> Option<(MadeLock, Vec<Held>)> {
     }
     spans.sort_unstable_by_key(|span| span.from);
     let shared = shared_amounts(&spans);
+    // Who takes away what readers add lets go of something, whatever it was.
+    spans.retain(|span| !shared.contains(&(span.amount.wrapping_neg() & ones)));
     let writes = spans.iter().any(|span| !shared.contains(&span.amount));
     if shared.is_empty() || !writes || !writers_are_alone(&spans, &shared) {
         return None;

@@ -18,7 +18,8 @@
 //! Where a bit says that threads sleep, the release may be a plain store which the recording does not
 //! watch, or none at all: the lock is handed over to a thread that sleeps (parking_lot does both). Only
 //! who has the lock comes to a place where holders set it free. So a holder that has come there and
-//! failed has let go of it there, if the bit is free the next time or another thread comes there.
+//! failed has let go of it there, if the bit is free the next time or another thread comes there. So has
+//! one whose store is seen later: what lies between is its slow path.
 
 use super::{Calls, Change, Held, LOOK_BACK, MadeLock, Make, Step, StepKind, came};
 use crate::intervals::Interval;
@@ -44,7 +45,7 @@ fn by_mask(of_word: &[Step], mask: u64, calls: Option<&Calls>) -> Option<(MadeLo
     let places = calls.map(|_| places(of_word, &changes, taken)).unwrap_or_default();
     let mut held: Vec<Held> = Vec::new();
     let mut decisive = vec![false; of_word.len()];
-    // The holder's last try to set it free.
+    // The holder's first try to set it free.
     let mut tried = None;
     for pair in changes.windows(2) {
         let (at, next) = (pair[0], pair[1]);
@@ -55,10 +56,10 @@ fn by_mask(of_word: &[Step], mask: u64, calls: Option<&Calls>) -> Option<(MadeLo
             decisive[at] = true;
             let holder = held.last_mut().filter(|it| it.release.is_none())?;
             if holder.thread != step.thread {
-                holder.release = Some(tried?);
+                holder.release = Some(tried.take()?);
                 held.push(handed_over(of_word, at, &decisive, calls?)?);
             }
-            tried = Some(step.event);
+            tried.get_or_insert(step.event);
         }
         match (taken(at), taken(next)) {
             (false, true) => {
@@ -89,7 +90,8 @@ fn by_mask(of_word: &[Step], mask: u64, calls: Option<&Calls>) -> Option<(MadeLo
                 let holder = held.last_mut().filter(|it| it.release.is_none())?;
                 let by_holder = holder.thread == step.thread;
                 decisive[at] |= by_holder;
-                holder.release = Some(if by_holder { step.event } else { tried? });
+                let unseen = || if by_holder { Some(step.event) } else { None };
+                holder.release = Some(tried.or_else(unseen)?);
             }
             _ => {}
         }
@@ -112,10 +114,12 @@ fn by_mask(of_word: &[Step], mask: u64, calls: Option<&Calls>) -> Option<(MadeLo
 }
 
 /// Where the holder sets it free, as was seen at least every other time that a thread came there and
-/// found it taken. (A try that failed, with a release behind it that nobody saw, looks as if the try had
-/// set the lock free; but most tries have none behind them.)
+/// found it taken (a try that failed, with a release behind it that nobody saw, looks as if the try had
+/// set the lock free; but most tries have none behind them); or, by compare-and-exchange, where it was seen
+/// once, and at least every other thread that came there had the lock (what it does if the exchange fails is
+/// a slow way to let go).
 fn places(of_word: &[Step], changes: &[usize], taken: impl Fn(usize) -> bool) -> BTreeSet<u64> {
-    let (mut holder, mut places) = (None, BTreeMap::<u64, (u64, u64)>::new());
+    let (mut holder, mut places) = (None, BTreeMap::<u64, Place>::new());
     for pair in changes.windows(2) {
         let step = &of_word[pair[0]];
         if !taken(pair[0]) {
@@ -124,12 +128,33 @@ fn places(of_word: &[Step], changes: &[usize], taken: impl Fn(usize) -> bool) ->
             }
             continue;
         }
-        let (came, freed) = places.entry(step.pc).or_default();
-        *came += 1;
-        *freed += u64::from(!taken(pair[1]) && holder == Some(step.thread));
+        let place = places.entry(step.pc).or_default();
+        let by_holder = holder == Some(step.thread);
+        place.came += 1;
+        place.of_holder += u64::from(by_holder);
+        place.freed += u64::from(by_holder && !taken(pair[1]));
+        place.tries |= step.kind == StepKind::Change(Change::CompareExchange);
     }
-    let often = |&(_, (came, freed)): &(u64, (u64, u64))| 2 * freed >= came;
-    places.into_iter().filter(often).map(|(pc, _)| pc).collect()
+    places.into_iter().filter(|(_, place)| place.frees()).map(|(pc, _)| pc).collect()
+}
+
+/// What threads do at a place where they find the lock taken.
+#[derive(Default)]
+struct Place {
+    came: u64,
+    /// They had it.
+    of_holder: u64,
+    /// They set it free.
+    freed: u64,
+    /// They try to.
+    tries: bool,
+}
+
+impl Place {
+    fn frees(&self) -> bool {
+        let is_for_holders = self.tries && self.freed > 0 && 2 * self.of_holder >= self.came;
+        2 * self.freed >= self.came || is_for_holders
+    }
 }
 
 /// The thread of a step has the lock, and did not take it itself: it has had it since it slept, behind
