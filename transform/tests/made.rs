@@ -444,6 +444,25 @@ fn a_semaphore_of_one_is_a_lock_and_one_that_signals_is_none() {
     assert_eq!((made.locks[0].make, made.locks[0].address), (Make::Semaphore, W));
 }
 
+/// As C++'s `binary_semaphore`.
+#[test]
+fn a_count_of_one_is_a_lock_and_one_that_signals_is_none() {
+    let locks = |raised_by: [usize; 3]| {
+        let mut r = Recording::new(2);
+        for (lowered_by, raised_by) in [0, 1, 0].into_iter().zip(raised_by) {
+            atomic(&mut r, lowered_by, W, CAS, 1);
+            load(&mut r, 1 - lowered_by, W, 0);
+            atomic(&mut r, raised_by, W, ADD, 0);
+        }
+        atomic(&mut r, 1, W, CAS, 1);
+        let made = made(&r);
+        let held: usize = [0, 1].map(|thread| held(&made, thread).len()).iter().sum();
+        (made.locks.len(), held)
+    };
+    assert_eq!(locks([0, 1, 0]), (1, 6));
+    assert_eq!(locks([1, 0, 1]), (0, 0));
+}
+
 #[test]
 fn what_is_waited_for_and_not_understood_is_listed_with_its_time() {
     let mut r = Recording::new(2);

@@ -6,7 +6,7 @@
 //! A word is a lock if all that the trace shows of it fits one of the ways to make one: who changes
 //! it from free to taken has it, nobody but that thread changes it back, and at least two threads
 //! have it. Nothing is known of libraries. Each way is a file: [`word`] (free is zero, or a bit that
-//! is not set), [`counted`] (readers are counted), [`ticket`] (take a number, wait for it),
+//! is not set, or one of a count), [`counted`] (readers are counted), [`ticket`] (take a number, wait for it),
 //! [`queue`] (put a node at the end, wait for the one before), [`semaphore`].
 //!
 //! What does not fit is not guessed at: words that threads waited for all the same are listed with
@@ -500,7 +500,8 @@ impl Maker {
             let lock = semaphore::recognise(of_word)
                 .or_else(|| word::recognise(of_word))
                 .or_else(|| counted::recognise(of_word))
-                .or_else(|| word::recognise_bit(of_word, &calls));
+                .or_else(|| word::recognise_bit(of_word, &calls))
+                .or_else(|| word::recognise_count(of_word));
             let own = self.own(&[of_word]);
             if !lock.is_some_and(|(lock, held)| made.add(lock, held, own, &calls)) {
                 left.push(of_word);

@@ -1,14 +1,15 @@
-//! Locks that are a word, or a bit of a word: taken while it is set.
+//! Locks that are a word, or a bit of a word: taken while it is set, or, where it says how many may have the
+//! lock, while it is zero.
 //!
 //! Spin locks, `atomic_flag`, glibc's internal locks, the mutexes of Rust's standard library and
 //! of libgomp (0 is free, 1 taken, 2 or -1 taken with waiters), parking_lot's (bit 0), words that
-//! threads sleep on.
+//! threads sleep on, C++'s `binary_semaphore` (1 is free).
 //!
 //! # The rule
-//! Let `taken` be whether the bits of a mask are not all zero. A step that makes a word taken is an
-//! acquisition, and must be an instruction that can find out that it failed (compare-and-exchange,
-//! exchange, set a bit); the step that makes it free again is the release, and must be the same
-//! thread's. A word that is ever set free by somebody else is no lock by that mask. Where the mask
+//! Let `taken` be whether the bits of a mask are not all zero, or whether a word that is never more than one
+//! is zero. A step that makes a word taken is an acquisition, and must be an instruction that can find out
+//! that it failed (compare-and-exchange, exchange, set a bit); the step that makes it free again is the
+//! release, and must be the same thread's. A word that is ever set free by somebody else is no lock by that mask. Where the mask
 //! is a single bit, a release sets no other one: a word that counts is no lock.
 //!
 //! A word that is taken when its events begin was taken by an owner of the word, whose acquisition has
@@ -30,18 +31,30 @@ const BITS: [u64; 2] = [1, 1 << 31];
 
 /// A lock that is all of the word.
 pub(super) fn recognise(of_word: &[Step]) -> Option<(MadeLock, Vec<Held>)> {
-    by_mask(of_word, u64::MAX, None)
+    by_values(of_word, |value| value != 0, None)
+}
+
+/// A lock that is a word which says how many may have it: one or none.
+pub(super) fn recognise_count(of_word: &[Step]) -> Option<(MadeLock, Vec<Held>)> {
+    let is_one_at_most = |step: &Step| matches!(step.kind, StepKind::Load) || step.old <= 1;
+    let found = || by_values(of_word, |value| value == 0, None);
+    of_word.iter().all(is_one_at_most).then(found).flatten()
 }
 
 /// A lock that is a bit of the word.
 pub(super) fn recognise_bit(of_word: &[Step], calls: &Calls) -> Option<(MadeLock, Vec<Held>)> {
-    BITS.iter().find_map(|mask| by_mask(of_word, *mask, Some(calls)))
+    BITS.iter().find_map(|bit| by_values(of_word, |value| value & bit != 0, Some(calls)))
 }
 
-fn by_mask(of_word: &[Step], mask: u64, calls: Option<&Calls>) -> Option<(MadeLock, Vec<Held>)> {
+/// By which values of the word the lock is taken; with `calls` if others may be part of something else.
+fn by_values(
+    of_word: &[Step],
+    takes: impl Fn(u64) -> bool,
+    calls: Option<&Calls>,
+) -> Option<(MadeLock, Vec<Held>)> {
     let is_change = |at: &usize| matches!(of_word[*at].kind, StepKind::Change(_));
     let changes: Vec<usize> = (0..of_word.len()).filter(is_change).collect();
-    let taken = |at: usize| of_word[at].old & mask != 0;
+    let taken = |at: usize| takes(of_word[at].old);
     let places = calls.map(|_| places(of_word, &changes, taken)).unwrap_or_default();
     let mut held: Vec<Held> = Vec::new();
     let mut decisive = vec![false; of_word.len()];
@@ -80,7 +93,7 @@ fn by_mask(of_word: &[Step], mask: u64, calls: Option<&Calls>) -> Option<(MadeLo
                 tried = None;
             }
             (true, false) => {
-                if mask != u64::MAX && of_word[next].old & !step.old != 0 {
+                if calls.is_some() && of_word[next].old & !step.old != 0 {
                     return None;
                 }
                 if before {

@@ -153,7 +153,7 @@ impl FastPathState {
                 return Some(());
             }
             self.asking.count();
-            (event.begin, event.aux) = log.waits_since(&event);
+            (event.begin, event.aux) = log.waits_since(&event, kind);
             event.result = i32::from(kind == OrderedKind::Poll);
         } else {
             // Who has it may wait for this thread to leave translated code.
@@ -407,7 +407,7 @@ impl GuestThread {
             if linkage.known {
                 log.known_load(&event, kind);
             }
-            let (begin, aux) = log.waits_since(&event);
+            let (begin, aux) = log.waits_since(&event, kind);
             let result = i32::from(kind == OrderedKind::Poll);
             let event = Event { begin, aux, result, end: host::ticks(), ..event };
             (event, linkage.known)

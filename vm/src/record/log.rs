@@ -310,8 +310,8 @@ struct State {
     chunk: Chunk,
     /// What the thread met last; none once it has ended.
     met: Option<Zeroed<LastMet>>,
-    /// Instruction and word of a load that a loop polls since that time, with nothing new.
-    polling: Option<(u64, u64, u64)>,
+    /// A word that the thread polls since that time, with nothing new.
+    polling: Option<(u64, u64)>,
     /// Where all of the thread's accesses are counted, if they are; and how many there were at its
     /// last event.
     accesses: Option<Filter>,
@@ -374,15 +374,17 @@ impl Busy<'_> {
         let state = self.state();
         *state.met().unrecorded.get_mut() += 1;
         if kind == OrderedKind::Poll {
-            state.polling.get_or_insert((load.pc, load.object, load.begin));
+            state.polling.get_or_insert((load.object, load.begin));
         }
     }
 
-    /// Since when the thread waits for what this load reads, and whether a loop polls it (1) or
-    /// not.
-    pub(crate) fn waits_since(&mut self, load: &Event) -> (u64, u64) {
+    /// Since when the thread waits for what this load reads, and whether it has polled it before (1) or
+    /// not. Compilers make several loads of one that a loop polls.
+    pub(crate) fn waits_since(&mut self, load: &Event, kind: OrderedKind) -> (u64, u64) {
         match self.state().polling {
-            Some((pc, object, since)) if (pc, object) == (load.pc, load.object) => (since, 1),
+            Some((object, since)) if object == load.object && kind == OrderedKind::Poll => {
+                (since, 1)
+            }
             _ => (load.begin, 0),
         }
     }

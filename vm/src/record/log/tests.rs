@@ -102,6 +102,29 @@ fn a_thread_that_waits_is_written() {
     assert!(check_bytes(shelf.bytes()).expect("a trace").is_sound());
 }
 
+/// Compilers make several loads of one that a loop polls: which of them finds something new does not matter.
+#[test]
+fn a_thread_waits_for_a_word_since_it_polled_it_first() {
+    let shelf = Shelf::default();
+    let (log, writer) = begin(&shelf, None);
+    let stream = log.stream(ThreadId(0));
+    stream.append(|| event(1), None).expect("is open");
+    let load = |pc, object, begin| Event { pc, object, begin, ..event(0) };
+    let mut busy = stream.enter().expect("is open");
+    busy.known_load(&load(1, 0x1000, 10), OrderedKind::Load);
+    assert_eq!(busy.waits_since(&load(1, 0x1000, 11), OrderedKind::Poll), (11, 0), "not polled");
+    busy.known_load(&load(1, 0x1000, 20), OrderedKind::Poll);
+    busy.known_load(&load(2, 0x1000, 30), OrderedKind::Poll);
+    assert_eq!(busy.waits_since(&load(2, 0x1000, 40), OrderedKind::Poll), (20, 1));
+    assert_eq!(busy.waits_since(&load(2, 0x1008, 40), OrderedKind::Poll), (40, 0), "another word");
+    assert_eq!(busy.waits_since(&load(3, 0x1000, 40), OrderedKind::Load), (40, 0), "not in a loop");
+    busy.push(event(2));
+    assert_eq!(busy.waits_since(&load(1, 0x1000, 50), OrderedKind::Poll), (50, 0), "it is over");
+    drop(busy);
+    log.finish(footer(log.close(|| ())));
+    writer.join().expect("does not panic").expect("the file takes everything");
+}
+
 /// Nothing is lost, doubled or out of order, however often the writer comes.
 #[test]
 fn threads_append_while_the_writer_visits_them() {
