@@ -218,9 +218,9 @@ macro_rules! operand_gate {
             [
                 "mov rcx, gs:[{operand}]",
                 "imul rax, rcx, {factor}",
+                // The entry's number and its size at once.
                 "shr rax, {shift}",
-                "and eax, {last}",
-                "imul eax, eax, {entry_size}",
+                "and eax, {offsets}",
                 "add rax, gs:[{met}]",
                 "movabs rdx, {tag_size}",
                 "xor rdx, rcx",
@@ -229,9 +229,8 @@ macro_rules! operand_gate {
             ],
             operand = const offset_of!(ThreadState, operand),
             factor = const LastMet::FACTOR,
-            shift = const LastMet::SHIFT,
-            last = const LastMet::ENTRIES - 1,
-            entry_size = const size_of::<Met>(),
+            shift = const LastMet::SHIFT - size_of::<Met>().ilog2(),
+            offsets = const (LastMet::ENTRIES - 1) * size_of::<Met>(),
             tag = const LastMet::first($size) + offset_of!(Met, tag),
             version = const LastMet::first($size) + offset_of!(Met, version),
             counter = const LastMet::first($size) + offset_of!(Met, counter),
