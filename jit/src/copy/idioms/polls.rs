@@ -9,6 +9,9 @@
 //! A loop that does work in some rounds polls in the others: what it executes over and over without
 //! writing memory, but constants to its own stack, is looked at like a loop of its own.
 //!
+//! A short loop may store what it has just loaded: who waits for room in a ring keeps what it has seen of the
+//! other thread's index.
+//!
 //! But when compilers run out of registers they read an ordinary variable in every round, too. So the
 //! loop must not go through memory, and must not compare what it reads with anything that it changes
 //! itself from round to round.
@@ -96,6 +99,22 @@ fn sets_own(instruction: &Instruction) -> bool {
         && !matches!(instruction.op1_kind(), OpKind::Register)
 }
 
+/// Whether an instruction stores what one right before it has loaded: who waits for another thread's index
+/// keeps what it has seen of it.
+fn keeps(body: &[Instruction], at: usize) -> bool {
+    const NEAR: usize = 4;
+    let store = &body[at];
+    let kept = store.op1_register();
+    let is_store = store.mnemonic() == Mnemonic::Mov
+        && store.op0_kind() == OpKind::Memory
+        && store.op1_kind() == OpKind::Register
+        && store.memory_index() == Register::None;
+    let before = body[at.saturating_sub(NEAR)..at].iter().rev();
+    let mut makes = before.filter(|i| i.op0_kind() == OpKind::Register && i.op0_register() == kept);
+    let loads = |i: &Instruction| i.mnemonic() == Mnemonic::Mov && is_candidate(i);
+    is_store && makes.next().is_some_and(loads)
+}
+
 /// Whether an instruction may write memory, or calls.
 fn acts(instruction: &Instruction) -> bool {
     is_call(instruction) || writes_memory(instruction)
@@ -143,7 +162,7 @@ impl<'a> Loop<'a> {
             } else {
                 let info = factory.info(instruction);
                 let reads = || info.used_memory().iter().all(|used| reads_only(used.access()));
-                let sets = may_set_own && sets_own(instruction);
+                let sets = may_set_own && sets_own(instruction) || keeps(body, uses.len());
                 if !sets && !reads() {
                     return None;
                 }
@@ -164,7 +183,9 @@ impl<'a> Loop<'a> {
         let written = uses.iter().fold(Registers::default(), |all, (_, write)| all.or(*write));
         let changing = changing(after, written);
         let found = Loop { body, uses, origins, changing };
-        let goes_through_memory = (0..body.len()).any(|at| found.changes(at, address(&body[at])));
+        let accesses = |i: &Instruction| !matches!(i.mnemonic(), Mnemonic::Lea | Mnemonic::Nop);
+        let goes_through = |at: usize| found.changes(at, address(&body[at]));
+        let goes_through_memory = (0..body.len()).any(|at| accesses(&body[at]) && goes_through(at));
         (!goes_through_memory).then_some(found)
     }
 
@@ -357,6 +378,54 @@ mod tests {
         let foreign = |call: &Instruction| call.near_branch_target() == FOREIGN;
         let found = polls(&code, &Flow::of(&code), foreign);
         code.iter().filter(|i| found.contains(&i.ip())).map(Instruction::mnemonic).collect()
+    }
+
+    /// Who waits adds up what each of the others has done, in arrays by their numbers.
+    #[test]
+    fn arrays_that_are_added_up() {
+        let found = polled(|a| {
+            let [mut again, mut next, mut done] = std::array::from_fn(|_| a.create_label());
+            a.set_label(&mut again).unwrap();
+            a.mov(edi, 200).unwrap();
+            a.call(FOREIGN).unwrap();
+            a.xor(eax, eax).unwrap();
+            a.xor(ecx, ecx).unwrap();
+            a.set_label(&mut next).unwrap();
+            a.movsxd(rdx, eax).unwrap();
+            a.add(eax, 1).unwrap();
+            a.mov(rsi, qword_ptr(r15 + rdx * 8)).unwrap();
+            a.add(rcx, rsi).unwrap();
+            a.cmp(eax, edi).unwrap();
+            a.jne(next).unwrap();
+            // It computes by the instruction for addresses.
+            a.lea(rbx, ptr(rbx + rcx)).unwrap();
+            a.cmp(rcx, rbp).unwrap();
+            a.jge(done).unwrap();
+            a.jmp(again).unwrap();
+            a.set_label(&mut done).unwrap();
+            a.ret().unwrap();
+        });
+        assert_eq!(found, [Mnemonic::Mov]);
+    }
+
+    /// Who waits for room in a ring keeps what it has seen of the other's index.
+    #[test]
+    fn what_is_polled_may_be_kept() {
+        let keeps = |between: fn(&mut CodeAssembler)| {
+            polled(|a| {
+                let mut again = a.create_label();
+                a.set_label(&mut again).unwrap();
+                a.mov(rax, qword_ptr(r14)).unwrap();
+                between(a);
+                a.mov(qword_ptr(r13 + 0x40), rax).unwrap();
+                a.cmp(rax, rbx).unwrap();
+                a.je(again).unwrap();
+                a.ret().unwrap();
+            })
+        };
+        assert_eq!(keeps(|_| ()), [Mnemonic::Mov]);
+        assert_eq!(keeps(|a| a.inc(rcx).unwrap()), [Mnemonic::Mov]);
+        assert_eq!(keeps(|a| a.inc(rax).unwrap()), [], "it counts");
     }
 
     #[test]
