@@ -9,8 +9,8 @@
 //!   (`super::pieces`);
 //! - what locked instructions name elsewhere: in their function, in one that hands them the address, in
 //!   functions side by side (`super::functions`), in arrays (`arrays`);
-//! - what the shape of data tells: lists, tables of records, rings and counters of many threads (`walks`,
-//!   `locked_links`, `marked`, `records`, `padded`, `shards`);
+//! - what the shape of data tells: lists, tables of records or of pointers, rings and counters of many
+//!   threads (`walks`, `locked_links`, `marked`, `records`, `probes`, `padded`, `shards`);
 //! - what compilers do only with atomic variables, or say of them (`twice`, `tested`, `unfolded`,
 //!   `declared`), and, in code that is not optimised, what goes through copies of an address (`copies`);
 //! - global variables that are loaded by addresses from the linker's tables.
@@ -46,6 +46,7 @@ mod own_address;
 mod padded;
 mod pauses;
 mod polls;
+mod probes;
 mod records;
 mod released;
 mod shards;
@@ -81,6 +82,7 @@ use own_address::compares_own_address;
 use padded::padded;
 use pauses::published;
 use polls::polls;
+use probes::probes;
 use records::records;
 use refrain_trace::fixed::FixedSet;
 use released::released;
@@ -293,6 +295,7 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         sites.extend(
             records(code, &waits, around.pauses, &loops).into_iter().map(|at| code[at].ip()),
         );
+        sites.extend(probes(code, &loops).into_iter().map(|at| code[at].ip()));
         sites.extend(shards(code, &loops).into_iter().map(|at| code[at].ip()));
         let links = fenced(code, &loops).into_iter().chain(marked(code, &loops));
         sites.extend(links.filter(|&at| accesses[at]).map(|at| code[at].ip()));
