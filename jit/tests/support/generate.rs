@@ -528,7 +528,7 @@ pub fn state(instructions: &[Instruction], random: &mut Random) -> (Context, Vec
 }
 
 /// Whether registers can be found with which the memory operand lies in the scratch page: not if
-/// one of them must also be a bit offset or a stack pointer that lies there.
+/// one of them must also be a bit offset or a stack pointer that lies there or near.
 fn can_be_placed(i: &Instruction) -> bool {
     let uses = |register: Register| {
         [i.memory_base(), i.memory_index()]
@@ -542,6 +542,10 @@ fn can_be_placed(i: &Instruction) -> bool {
             !uses(i.op1_register())
         }
         Mnemonic::Push | Mnemonic::Pop => !uses(Register::RSP),
+        // What a mask leaves out is looked up on the stack, which must be there.
+        mnemonic if goes_by_lanes(mnemonic) && i.memory_base() == Register::RSP => {
+            (i.memory_displacement64() as i64).abs() <= 512
+        }
         _ => true,
     }
 }
@@ -607,8 +611,13 @@ fn place(i: &Instruction, context: &mut Context, random: &mut Random) {
     }
     if i.memory_index().is_gpr() && !by_bit {
         let index = &mut context.gpr[i.memory_index().full_register().number()];
-        *index =
-            if names_stack && i.memory_index() == Register::RSP { *index } else { random.nasty() };
+        *index = if names_stack && i.memory_index() == Register::RSP {
+            *index
+        } else if goes_by_lanes(i.mnemonic()) && base == Register::RSP {
+            random.below(32)
+        } else {
+            random.nasty()
+        };
     }
     let index = if i.memory_index().is_gpr() {
         context.gpr[i.memory_index().full_register().number()]
