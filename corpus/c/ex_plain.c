@@ -23,8 +23,8 @@ static struct {
 
 static _Atomic unsigned char state;
 static uint64_t guarded;
-static volatile uint64_t progress[THREADS];
-static volatile int done[THREADS];
+static _Atomic uint64_t progress[THREADS];
+static _Atomic int done[THREADS];
 static long rounds;
 static int nowhere;
 
@@ -88,9 +88,9 @@ static void *run(void *argument)
             sum += guarded;
             unlock();
         }
-        progress[me] = round;
+        atomic_store_explicit(&progress[me], round, memory_order_relaxed);
     }
-    done[me] = 1;
+    atomic_store_explicit(&done[me], 1, memory_order_release);
     if (me == 1)
         return (void *)sum;
     if (write(nowhere, &sum, sizeof sum) != sizeof sum)
@@ -111,8 +111,8 @@ int main(int argc, char **argv)
         usleep(200);
         sum = ended = 0;
         for (int id = 0; id < THREADS; id++) {
-            sum += progress[id];
-            ended += done[id];
+            ended += atomic_load_explicit(&done[id], memory_order_acquire);
+            sum += atomic_load_explicit(&progress[id], memory_order_relaxed);
         }
         seen = seen * 31 + sum;
     } while (ended < THREADS);
