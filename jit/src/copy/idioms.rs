@@ -59,7 +59,7 @@ mod walks;
 
 pub(super) use beside::{beside, connected, first_use, is_compared};
 pub(super) use flags::questions;
-pub(super) use pauses::{is_wrapper, pauses};
+pub(super) use pauses::{is_wrapper, moved_number, pauses};
 pub(super) use polls::reads_only;
 
 use super::addresses::{Frame, SymbolicAddress, SymbolicAddresses, has_memory, symbolic_addresses};
@@ -98,7 +98,8 @@ pub(super) struct Surroundings<'a> {
     /// Of each instruction, whether it calls a function of the module that has locked instructions,
     /// or a lock of the library's.
     pub(super) locks: &'a [bool],
-    /// Words that locked instructions of other functions of the module name: what it hands to them, and variables.
+    /// Words that the function hands to the locked instructions of others, or to the kernel, and variables that
+    /// the locked instructions of others name.
     pub(super) handed: &'a [SymbolicAddress],
     /// Of the C library, the instructions that look whether it has made something already, before the lock
     /// under which it makes it.

@@ -127,9 +127,14 @@ impl<'a> Window<'a> {
     }
 }
 
-/// Whether some byte is a lock prefix or an opcode of `xchg`; `false` is certain.
+/// Whether some byte may be where a locked instruction begins; `false` is certain.
 pub(super) fn may_hold_locked(code: &[u8]) -> bool {
-    code.iter().any(|byte| matches!(byte, 0xf0 | 0x86 | 0x87))
+    code.iter().any(may_begin_locked)
+}
+
+/// Whether a byte is a lock prefix or an opcode of `xchg`.
+pub(super) fn may_begin_locked(byte: &u8) -> bool {
+    matches!(byte, 0xf0 | 0x86 | 0x87)
 }
 
 /// Whether an instruction writes its one explicit operand of at most eight bytes from registers, locked

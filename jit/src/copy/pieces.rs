@@ -5,11 +5,12 @@
 //! its prefix, or by the opcode of `xchg`. Other bytes hardly ever look like that, and then a function more or
 //! less is looked at, or a variable is taken for a lock.
 
-use super::ordered::is_locked;
+use super::ordered::{is_locked, may_begin_locked};
 use crate::accesses::constant_address;
 use crate::memory::read_guest;
 use iced_x86::{Decoder, DecoderOptions};
 use refrain_trace::fixed::FixedMap;
+use refrain_vm::layout::LIBRARIES;
 use std::ops::Range;
 
 /// Bytes of code that are searched at once.
@@ -80,7 +81,14 @@ impl Pieces {
     }
 }
 
-/// Where the pieces around some code of a module begin.
+/// Whether the code of a module is searched: not of a large one, since that touches its pages, which the trace
+/// keeps then, whether the program uses them or not.
+pub(super) fn is_searched(module: &Range<u64>) -> bool {
+    let largest = if LIBRARIES.contains(&module.start) { 256 << 10 } else { 1 << 20 };
+    module.end - module.start <= largest
+}
+
+/// The addresses of the pieces that are searched for the code at `at`: its own piece and the neighbours.
 fn around(at: u64, module: &Range<u64>) -> impl Iterator<Item = u64> + use<> {
     let own = at.saturating_sub(module.start) / PIECE;
     let last = module.end.saturating_sub(module.start + 1) / PIECE;
@@ -89,39 +97,44 @@ fn around(at: u64, module: &Range<u64>) -> impl Iterator<Item = u64> + use<> {
     numbers.map(move |number| start + number * PIECE)
 }
 
-/// What begins in the piece of memory at `base`.
+/// Searches the piece of code at `base`. An instruction that begins in it may end behind it.
 fn search(base: u64, module: &Range<u64>, starts: &[u64]) -> Piece {
     let mut bytes = vec![0; PIECE as usize + LONGEST - 1];
     let readable = read_guest(base, &mut bytes);
     let bytes = &bytes[..readable];
-    let mut calls: Vec<(u64, u64)> = bytes[..readable.min(PIECE as usize + LENGTH - 1)]
-        .windows(LENGTH)
-        .enumerate()
+    let is_function = |at: u64| module.contains(&at) && starts.binary_search(&at).is_ok();
+    Piece { calls: calls(base, bytes, is_function), locked: locked_variables(base, bytes) }
+}
+
+fn calls(base: u64, bytes: &[u8], is_function: impl Fn(u64) -> bool) -> Box<[(u64, u64)]> {
+    let windows = bytes.windows(LENGTH).take(PIECE as usize).enumerate();
+    let mut found: Vec<(u64, u64)> = windows
         .filter(|(_, window)| window[0] == CALL)
         .filter_map(|(offset, window)| {
             let distance = i32::from_le_bytes([window[1], window[2], window[3], window[4]]);
             let at = base + offset as u64;
             let target = at.wrapping_add(LENGTH as u64).wrapping_add_signed(distance.into());
-            let begins = module.contains(&target) && starts.binary_search(&target).is_ok();
-            begins.then_some((target, at))
+            is_function(target).then_some((target, at))
         })
         .collect();
-    calls.sort_unstable();
-    let mut locked: Vec<u64> = bytes
-        .iter()
-        .take(PIECE as usize)
-        .enumerate()
-        .filter(|(_, byte)| matches!(byte, 0xf0 | 0x86 | 0x87))
-        .filter_map(|(at, _)| {
-            let code = &bytes[at..readable.min(at + LONGEST)];
-            let mut decoder = Decoder::with_ip(64, code, base + at as u64, DecoderOptions::NONE);
-            let instruction = decoder.decode();
+    found.sort_unstable();
+    found.into()
+}
+
+fn locked_variables(base: u64, bytes: &[u8]) -> Box<[u64]> {
+    let beginnings = bytes.iter().take(PIECE as usize).enumerate();
+    let mut found: Vec<u64> = beginnings
+        .filter(|(_, byte)| may_begin_locked(byte))
+        .filter_map(|(offset, _)| {
+            let code = &bytes[offset..bytes.len().min(offset + LONGEST)];
+            let at = base + offset as u64;
+            let instruction = Decoder::with_ip(64, code, at, DecoderOptions::NONE).decode();
             constant_address(&instruction).filter(|_| is_locked(&instruction))
         })
         .collect();
-    locked.sort_unstable();
-    locked.dedup();
-    Piece { calls: calls.into(), locked: locked.into() }
+    found.sort_unstable();
+    found.dedup();
+    found.into()
 }
 
 #[cfg(test)]

@@ -9,8 +9,8 @@
 //! Let `taken` be whether the bits of a mask are not all zero, or whether a word that is never more than one
 //! is zero. A step that makes a word taken is an acquisition, and must be an instruction that can find out
 //! that it failed (compare-and-exchange, exchange, set a bit); the step that makes it free again is the
-//! release, and must be the same thread's. A word that is ever set free by somebody else is no lock by that mask. Where the mask
-//! is a single bit, a release sets no other one: a word that counts is no lock.
+//! release, and must be the same thread's. A word that is ever set free by somebody else is no lock by that
+//! mask. Where the mask is a single bit, a release sets no other one: a word that counts is no lock.
 //!
 //! A word that is taken when its events begin was taken by an owner of the word, whose acquisition has
 //! no event (a `takeover` comes first); that section is left out, whoever releases.
@@ -46,7 +46,8 @@ pub(super) fn recognise_bit(of_word: &[Step], calls: &Calls) -> Option<(MadeLock
     BITS.iter().find_map(|bit| by_values(of_word, |value| value & bit != 0, Some(calls)))
 }
 
-/// By which values of the word the lock is taken; with `calls` if others may be part of something else.
+/// `takes` says of a value of the word whether the lock is taken then. `calls` are there if the word has other
+/// bits than the lock's, which may say that threads sleep.
 fn by_values(
     of_word: &[Step],
     takes: impl Fn(u64) -> bool,
@@ -103,8 +104,7 @@ fn by_values(
                 let holder = held.last_mut().filter(|it| it.release.is_none())?;
                 let by_holder = holder.thread == step.thread;
                 decisive[at] |= by_holder;
-                let unseen = || if by_holder { Some(step.event) } else { None };
-                holder.release = Some(tried.or_else(unseen)?);
+                holder.release = Some(tried.or(by_holder.then_some(step.event))?);
             }
             _ => {}
         }

@@ -8,9 +8,9 @@ use super::extent::{Extent, instructions};
 use crate::copy::idioms::{beside, connected, pauses, questions};
 use crate::copy::loops::loops;
 use crate::copy::ordered::{is_candidate, is_locked, writes_memory};
+use crate::copy::pieces::is_searched;
 use iced_x86::{Instruction, Register};
 use refrain_trace::fixed::{FixedMap, FixedSet};
-use refrain_vm::layout::LIBRARIES;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -38,13 +38,6 @@ pub(super) struct Locks {
     /// They call one of the library's locks.
     pub(super) library: Vec<bool>,
     pub(super) pauses: Vec<bool>,
-}
-
-/// Whether the code of a module is searched: not of a large one, since that touches its pages, which the trace
-/// keeps then, whether the program uses them or not.
-pub(super) fn is_searched(module: &Range<u64>) -> bool {
-    let largest = if LIBRARIES.contains(&module.start) { 256 << 10 } else { 1 << 20 };
-    module.end - module.start <= largest
 }
 
 impl Functions {

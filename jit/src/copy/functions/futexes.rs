@@ -1,20 +1,20 @@
-//! Words that a function gives to the kernel, to wait for them or to wake those who wait.
+//! The words of the `futex` calls that a function makes, to wait for a word or to wake the threads that wait.
 //!
-//! Who wakes has stored before, and who waits looks again, also where the locked instruction that takes
-//! the lock is in another function. Rust's library and many others call `syscall`, the C library the
-//! kernel itself.
+//! A thread stores to the word before it wakes others, and a thread that waits loads the word again. The locked
+//! instruction that takes the lock may be in another function. The C library makes the system call itself;
+//! Rust's library and many others call the function `syscall`.
 
 use crate::common::is_call;
 use crate::copy::addresses::{SymbolicAddress, at_branches};
-use iced_x86::{Code, Instruction, Mnemonic, Register};
-
-const FUTEX: u64 = libc::SYS_futex as u64;
+use crate::copy::idioms::moved_number;
+use iced_x86::{Instruction, Mnemonic, Register};
+use refrain_trace::linux::FUTEX;
 
 /// The words of the futex calls in a function.
 pub(super) fn futexes(code: &[Instruction]) -> Vec<SymbolicAddress> {
     let mut words = Vec::new();
     // Addresses are followed only where that may find something.
-    if !code.iter().any(names_futex) {
+    if !code.iter().any(|i| moved_number(i) == Some(FUTEX)) {
         return words;
     }
     at_branches(code, |at, held| {
@@ -23,17 +23,11 @@ pub(super) fn futexes(code: &[Instruction]) -> Vec<SymbolicAddress> {
             _ if is_call(&code[at]) => (Register::RDI, Register::RSI),
             _ => return,
         };
-        if held(number).and_then(SymbolicAddress::variable) == Some(FUTEX) {
+        if held(number).and_then(SymbolicAddress::variable) == Some(FUTEX.into()) {
             words.extend(held(word));
         }
     });
     words
-}
-
-/// Whether an instruction loads the number of the system call.
-fn names_futex(instruction: &Instruction) -> bool {
-    matches!(instruction.code(), Code::Mov_r32_imm32 | Code::Mov_rm32_imm32 | Code::Mov_rm64_imm32)
-        && instruction.immediate(1) == FUTEX
 }
 
 #[cfg(test)]

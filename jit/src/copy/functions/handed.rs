@@ -1,15 +1,17 @@
-//! Locks that other functions take: what a function calls takes them by a locked instruction, or hands them
-//! on, and the function itself releases them by a plain store, or looks at them. So does the fast path
-//! of a one-time initialization, which looks at the state, and hands it to the slow path. A lock that is a
-//! variable need not even be handed: any function of the module may take it.
+//! Locks that one function takes by a locked instruction and another one releases by a plain store, or looks at.
+//!
+//! The function that releases the lock may have handed its address to the one that takes it, by a call, or
+//! through other functions. So does the fast path of a one-time initialization, which looks at the state and
+//! hands it to the slow path. The address of a variable need not be handed: any function of the module may
+//! take such a lock.
 
-use super::called::is_searched;
 use super::extent::{Extent, has_locked, instructions};
 use super::futexes::futexes;
 use super::{Functions, WRAPPERS, Words};
 use crate::accesses::constant_address;
 use crate::copy::addresses::{SymbolicAddress, at_branches, symbolic_addresses};
 use crate::copy::ordered::{is_locked, is_store};
+use crate::copy::pieces::is_searched;
 use iced_x86::Instruction;
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,8 +20,8 @@ use std::sync::Arc;
 const LONGEST: u64 = 1 << 10;
 
 impl Functions {
-    /// The words of this function's that locked instructions of other functions of the module name: those that
-    /// it hands to them, and variables that it stores to.
+    /// Which words of this function other functions of the module take as locks: words whose addresses it hands
+    /// to their locked instructions, and variables that it stores to and their locked instructions name.
     pub(super) fn named_by_others(
         &mut self,
         code: &[Instruction],
@@ -73,7 +75,8 @@ impl Functions {
         found
     }
 
-    /// Which words the locked instructions and futex calls of a short function name, or of those that it hands them to:
+    /// Which words a short function names in its locked instructions and futex calls, or hands to functions that
+    /// do:
     /// by which of its arguments, and at which offset from that.
     fn locked_words(&mut self, target: u64, module: &Range<u64>, depth: u32) -> Words {
         if let Some(known) = self.locked_words.get(&(target, depth)) {

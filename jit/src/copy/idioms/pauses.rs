@@ -51,13 +51,17 @@ pub(in crate::copy) fn is_wrapper(code: &[Instruction]) -> bool {
 /// The register into which an instruction puts the number of such a call: that of the kernel's
 /// convention, or the first argument of the C library's `syscall`.
 fn holds_number(instruction: &Instruction) -> Option<Register> {
-    let number = || u16::try_from(instruction.immediate(1)).ok();
+    let number = moved_number(instruction).filter(|&it| it == FUTEX || yields(it));
+    let is_register = number.is_some() && instruction.op0_kind() == OpKind::Register;
+    let register = is_register.then(|| instruction.op0_register().full_register())?;
+    matches!(register, Register::RAX | Register::RDI).then_some(register)
+}
+
+/// The number that an instruction moves somewhere, if it can be that of a system call.
+pub(in crate::copy) fn moved_number(instruction: &Instruction) -> Option<u16> {
     let is_immediate = instruction.mnemonic() == Mnemonic::Mov
-        && instruction.op0_kind() == OpKind::Register
         && matches!(instruction.op1_kind(), OpKind::Immediate32 | OpKind::Immediate32to64);
-    let register = is_immediate.then(|| instruction.op0_register().full_register())?;
-    let is_number = matches!(register, Register::RAX | Register::RDI);
-    (is_number && number().is_some_and(|it| it == FUTEX || yields(it))).then_some(register)
+    is_immediate.then(|| u16::try_from(instruction.immediate(1)).ok()).flatten()
 }
 
 fn is_call(instruction: &Instruction) -> bool {

@@ -99,8 +99,8 @@ fn sets_own(instruction: &Instruction) -> bool {
         && !matches!(instruction.op1_kind(), OpKind::Register)
 }
 
-/// Whether an instruction stores what one right before it has loaded: who waits for another thread's index
-/// keeps what it has seen of it.
+/// Whether an instruction stores the value that another one has loaded right before. A thread that waits for
+/// another thread's index keeps a copy of the index so.
 fn keeps(body: &[Instruction], at: usize) -> bool {
     const NEAR: usize = 4;
     let store = &body[at];
@@ -151,8 +151,8 @@ impl<'a> Loop<'a> {
         let inside: Vec<Option<usize>> = body.iter().map(|i| target(body, i)).collect();
         let again = again(body, &inside);
         let mut uses = Vec::with_capacity(body.len());
-        for (instruction, &again) in body.iter().zip(&again) {
-            let (read, write) = if !again {
+        for (at, instruction) in body.iter().enumerate() {
+            let (read, write) = if !again[at] {
                 Default::default()
             } else if is_call(instruction) {
                 if !waits(instruction) {
@@ -162,7 +162,7 @@ impl<'a> Loop<'a> {
             } else {
                 let info = factory.info(instruction);
                 let reads = || info.used_memory().iter().all(|used| reads_only(used.access()));
-                let sets = may_set_own && sets_own(instruction) || keeps(body, uses.len());
+                let sets = may_set_own && sets_own(instruction) || keeps(body, at);
                 if !sets && !reads() {
                     return None;
                 }

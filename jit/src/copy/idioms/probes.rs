@@ -48,7 +48,7 @@ pub(super) fn probes(code: &[Instruction], loops: &[Loop]) -> Vec<usize> {
     found
 }
 
-/// Where the code goes if the pointer that its first instruction loads is zero, provided that it looks at once.
+/// Where the code jumps if its first instruction loads a null pointer; `None` if the next two do not test that.
 fn if_empty(code: &[Instruction]) -> Option<u64> {
     let [load, test, branch, ..] = code else { return None };
     let is_test = test.code() == Code::Test_rm64_r64
