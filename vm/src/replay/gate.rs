@@ -470,10 +470,11 @@ impl Gate {
 
     /// Whether every thread sleeps, no condition holds, and nothing gives way.
     ///
-    /// Only threads that are awake make conditions hold. A thread that ceases to sleep counts as
-    /// awake, then as risen, and only then does anything. So if none was awake, and none has
-    /// risen while all conditions were looked at, either nobody did anything meanwhile, or
-    /// somebody is about to rise whose condition was seen to hold.
+    /// Only threads that are awake make conditions hold. A thread that is called or ceases to sleep
+    /// counts as awake, then as risen, and only then is missing among the sleepers and does anything. So
+    /// if none was awake, and none has risen while all conditions were looked at, all sleepers were
+    /// looked at, and either nobody did anything meanwhile, or somebody is about to rise whose condition
+    /// was seen to hold. (One that was called in vain sleeps again, so that `awake` alone does not tell.)
     fn nobody_can_run(&self) -> bool {
         if self.sleepers.awake() > 0 {
             return false;

@@ -43,7 +43,7 @@ pub(super) struct Sleepers {
     asleep: Box<[AtomicU64]>,
     /// Threads that neither sleep nor are finished.
     awake: AtomicUsize,
-    /// How often a thread has ceased to sleep.
+    /// How often a thread has been called or has ceased to sleep.
     risen: AtomicU64,
     /// How many sleep for a slot, by [`Condition::counter`], so that most events find out by a load
     /// that they need not wake anybody.
@@ -97,7 +97,8 @@ impl Sleepers {
         word.load(Ordering::SeqCst) & bit != 0
     }
 
-    /// How often a thread has ceased to sleep. Whoever does counts as awake before it counts here.
+    /// How often a thread has been called, even in vain, or has ceased to sleep. Whoever has counts as
+    /// awake before it counts here, and is missing among [`Self::all`] only after that.
     pub(super) fn risen(&self) -> u64 {
         self.risen.load(Ordering::SeqCst)
     }
@@ -125,7 +126,6 @@ impl Sleepers {
     /// The calling thread, which slept for this, goes on.
     pub(super) fn rise(&self, thread: ThreadId, condition: Condition) {
         self.count_awake(thread);
-        self.risen.fetch_add(1, Ordering::SeqCst);
         if let Some(counter) = condition.counter() {
             self.counts[counter].fetch_sub(1, Ordering::SeqCst);
         }
@@ -137,6 +137,7 @@ impl Sleepers {
     fn count_awake(&self, thread: ThreadId) -> bool {
         let (word, bit) = self.bit(thread);
         self.awake.fetch_add(1, Ordering::SeqCst);
+        self.risen.fetch_add(1, Ordering::SeqCst);
         let slept = word.fetch_and(!bit, Ordering::SeqCst) & bit != 0;
         if !slept {
             self.awake.fetch_sub(1, Ordering::SeqCst);

@@ -219,6 +219,35 @@ fn a_recorded_order_gives_way_to_locks() {
     });
 }
 
+/// The same while a third thread leaves, which calls all who sleep, in vain.
+#[test]
+fn a_recorded_order_gives_way_while_a_thread_leaves() {
+    let test = || {
+        let gate = Arc::new(Gate::anew(Duration::ZERO, Box::new(Orig), 3, CORES));
+        let holds = Barrier::new(2);
+        run(&gate, 3, move |gate, thread| {
+            let ticket = match thread.0 {
+                0 => {
+                    perform(gate, thread, lock(LOCK), 2).expect("it is free");
+                    holds.wait();
+                    1
+                }
+                1 => {
+                    holds.wait();
+                    perform(gate, thread, lock(LOCK), 0).expect("the other lets go of it");
+                    0
+                }
+                _ => return,
+            };
+            gate.wait(thread, Condition::Turn { slot: 9, ticket }).expect("it gives way");
+            gate.advance(9, ticket);
+            perform(gate, thread, unlock(LOCK), 3).expect("it holds it");
+        });
+    };
+    // The window is small.
+    shuttle::check_random(test, 100 * TRIES);
+}
+
 #[test]
 fn locks_exclude_under_every_scheduler_and_wake_whom_they_must() {
     let orig: ByTurns = || Box::new(Orig);
