@@ -245,7 +245,7 @@ fn a_recorded_order_gives_way_while_a_thread_leaves() {
         });
     };
     // The window is small.
-    shuttle::check_random(test, 100 * TRIES);
+    shuttle::check_random(test, 30 * TRIES);
 }
 
 #[test]
