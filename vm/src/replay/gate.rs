@@ -470,17 +470,17 @@ impl Gate {
 
     /// Whether every thread sleeps, no condition holds, and nothing gives way.
     ///
-    /// Only threads that are awake make conditions hold. A thread that is called or ceases to sleep
-    /// counts as awake, then as risen, and only then is missing among the sleepers and does anything. So
-    /// if none was awake, and none has risen while all conditions were looked at, all sleepers were
-    /// looked at, and either nobody did anything meanwhile, or somebody is about to rise whose condition
-    /// was seen to hold. (One that was called in vain sleeps again, so that `awake` alone does not tell.)
+    /// Only threads that are awake make conditions hold. A thread that wakes, or is called, is counted as
+    /// awake, then as an awakening; only after that is it missing in the list of the sleepers, and can do
+    /// something. So if no thread was awake, and there was no awakening while the conditions were looked at,
+    /// the list was complete, and no thread has done anything meanwhile. The count of those awake alone does not
+    /// tell: a thread that was called in vain is missing in the list for a moment, and then sleeps again.
     fn nobody_can_run(&self) -> bool {
         if self.sleepers.awake() > 0 {
             return false;
         }
         let _judge = locked(&self.judging);
-        let risen = self.sleepers.risen();
+        let awakenings = self.sleepers.awakenings();
         if self.sleepers.awake() > 0 {
             return false;
         }
@@ -489,7 +489,7 @@ impl Gate {
             self.sleepers.is_excused(thread) || self.holds(thread, condition)
         };
         let any_can = asleep.iter().any(can_go_on);
-        if any_can || self.sleepers.awake() > 0 || self.sleepers.risen() != risen {
+        if any_can || self.sleepers.awake() > 0 || self.sleepers.awakenings() != awakenings {
             return false;
         }
         !self.excuse_earliest(&asleep)

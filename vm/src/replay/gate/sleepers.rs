@@ -43,8 +43,8 @@ pub(super) struct Sleepers {
     asleep: Box<[AtomicU64]>,
     /// Threads that neither sleep nor are finished.
     awake: AtomicUsize,
-    /// How often a thread has been called or has ceased to sleep.
-    risen: AtomicU64,
+    /// See [`Self::awakenings`].
+    awakenings: AtomicU64,
     /// How many sleep for a slot, by [`Condition::counter`], so that most events find out by a load
     /// that they need not wake anybody.
     counts: Box<[AtomicUsize]>,
@@ -71,7 +71,7 @@ impl Sleepers {
             berths: (0..threads).map(|_| CachePadded::default()).collect(),
             asleep: (0..threads.div_ceil(BITS)).map(|_| AtomicU64::new(0)).collect(),
             awake: AtomicUsize::new(0),
-            risen: AtomicU64::new(0),
+            awakenings: AtomicU64::new(0),
             counts: (0..=MEMORY).map(|_| AtomicUsize::new(0)).collect(),
         }
     }
@@ -97,10 +97,10 @@ impl Sleepers {
         word.load(Ordering::SeqCst) & bit != 0
     }
 
-    /// How often a thread has been called, even in vain, or has ceased to sleep. Whoever has counts as
-    /// awake before it counts here, and is missing among [`Self::all`] only after that.
-    pub(super) fn risen(&self) -> u64 {
-        self.risen.load(Ordering::SeqCst)
+    /// How often a thread was called, even in vain, or woke by itself. Each time the thread is counted in
+    /// `awake` first, then here, and only then is it missing in [`Self::all`].
+    pub(super) fn awakenings(&self) -> u64 {
+        self.awakenings.load(Ordering::SeqCst)
     }
 
     /// The calling thread is about to sleep. From now on it is called when its condition may hold.
@@ -137,7 +137,7 @@ impl Sleepers {
     fn count_awake(&self, thread: ThreadId) -> bool {
         let (word, bit) = self.bit(thread);
         self.awake.fetch_add(1, Ordering::SeqCst);
-        self.risen.fetch_add(1, Ordering::SeqCst);
+        self.awakenings.fetch_add(1, Ordering::SeqCst);
         let slept = word.fetch_and(!bit, Ordering::SeqCst) & bit != 0;
         if !slept {
             self.awake.fetch_sub(1, Ordering::SeqCst);

@@ -191,61 +191,61 @@ fn a_deadlock_of_locks_is_noticed_and_named() {
     });
 }
 
-/// The second ticket's thread holds the lock that the first ticket's wants.
-#[test]
-fn a_recorded_order_gives_way_to_locks() {
-    explore(|| {
-        let gate = Arc::new(Gate::anew(Duration::ZERO, Box::new(Orig), 2, CORES));
-        let holds = Barrier::new(2);
-        run(&gate, 2, move |gate, thread| {
-            let ticket = if thread.0 == 0 {
-                perform(gate, thread, lock(LOCK), 2).expect("it is free");
-                holds.wait();
-                1
-            } else {
-                holds.wait();
-                perform(gate, thread, lock(LOCK), 0).expect("the other lets go of it");
-                0
-            };
-            gate.wait(thread, Condition::Turn { slot: 9, ticket }).expect("it gives way");
-            gate.advance(9, ticket);
-            perform(gate, thread, unlock(LOCK), 3).expect("it holds it");
-        });
-        assert!(
-            gate.holds(ThreadId(0), Condition::Reached { slot: 9, count: 2 }),
-            "both tickets are done"
-        );
-        assert_eq!(gate.reordered(), ["the lock at 0x100000", "atomic instructions"]);
-    });
+/// The thread of ticket 1 holds the lock that the thread of ticket 0 wants. All further threads leave at once.
+fn hold_a_lock_against_the_order(gate: &Gate, thread: ThreadId, holds: &Barrier) {
+    let ticket = match thread.0 {
+        0 => {
+            perform(gate, thread, lock(LOCK), 2).expect("it is free");
+            holds.wait();
+            1
+        }
+        1 => {
+            holds.wait();
+            perform(gate, thread, lock(LOCK), 0).expect("the other lets go of it");
+            0
+        }
+        _ => return,
+    };
+    gate.wait(thread, Condition::Turn { slot: 9, ticket }).expect("it gives way");
+    gate.advance(9, ticket);
+    perform(gate, thread, unlock(LOCK), 3).expect("it holds it");
 }
 
-/// The same while a third thread leaves, which calls all who sleep, in vain.
+fn a_recorded_order_gives_way(threads: u32) {
+    let gate = Arc::new(Gate::anew(Duration::ZERO, Box::new(Orig), threads, CORES));
+    let holds = Barrier::new(2);
+    run(&gate, threads, move |gate, thread| hold_a_lock_against_the_order(gate, thread, &holds));
+    assert!(
+        gate.holds(ThreadId(0), Condition::Reached { slot: 9, count: 2 }),
+        "both tickets are done"
+    );
+    assert_eq!(gate.reordered(), ["the lock at 0x100000", "atomic instructions"]);
+}
+
+#[test]
+fn a_recorded_order_gives_way_to_locks() {
+    explore(|| a_recorded_order_gives_way(2));
+}
+
+/// A thread that leaves calls all that sleep, in vain. Few interleavings have it leave while somebody judges.
 #[test]
 fn a_recorded_order_gives_way_while_a_thread_leaves() {
-    let test = || {
-        let gate = Arc::new(Gate::anew(Duration::ZERO, Box::new(Orig), 3, CORES));
-        let holds = Barrier::new(2);
-        run(&gate, 3, move |gate, thread| {
-            let ticket = match thread.0 {
-                0 => {
-                    perform(gate, thread, lock(LOCK), 2).expect("it is free");
-                    holds.wait();
-                    1
-                }
-                1 => {
-                    holds.wait();
-                    perform(gate, thread, lock(LOCK), 0).expect("the other lets go of it");
-                    0
-                }
-                _ => return,
-            };
-            gate.wait(thread, Condition::Turn { slot: 9, ticket }).expect("it gives way");
-            gate.advance(9, ticket);
-            perform(gate, thread, unlock(LOCK), 3).expect("it holds it");
-        });
-    };
-    // The window is small.
-    shuttle::check_random(test, 30 * TRIES);
+    shuttle::check_random(|| a_recorded_order_gives_way(3), 30 * TRIES);
+}
+
+/// Whoever has listed the sleepers meanwhile must learn that the list may lack one.
+#[test]
+fn a_call_in_vain_is_an_awakening() {
+    explore(|| {
+        let (sleepers, thread) = (Sleepers::new(1), ThreadId(0));
+        sleepers.enter();
+        sleepers.lie_down(thread, Condition::Turn { slot: 9, ticket: 1 });
+        let before = sleepers.awakenings();
+        sleepers.call(thread);
+        sleepers.doze(thread);
+        assert_eq!(sleepers.awake(), 0);
+        assert_ne!(sleepers.awakenings(), before);
+    });
 }
 
 #[test]
