@@ -171,6 +171,9 @@ fn sections(pair: &Contrast) -> Result<u64, String> {
         return Err(format!("{run:?}"));
     }
     let report: Value = serde_json::from_slice(&run.stdout).expect("is JSON");
+    if !report["error"].is_null() {
+        return Err(format!("{run:?}"));
+    }
     Ok(report["critical_sections"].as_u64().expect("a number"))
 }
 
