@@ -218,7 +218,7 @@ macro_rules! operand_gate {
             [
                 "mov rcx, gs:[{operand}]",
                 "imul rax, rcx, {factor}",
-                // The entry's number times its size, by one shift.
+                // One shift yields the entry's number times the size of an entry.
                 "shr rax, {shift}",
                 "and eax, {offsets}",
                 "add rax, gs:[{met}]",

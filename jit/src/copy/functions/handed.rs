@@ -1,8 +1,8 @@
 //! Locks that one function takes by a locked instruction and another one releases by a plain store, or looks at.
 //!
 //! The function that releases the lock may have handed its address to the one that takes it, by a call, or
-//! through other functions. So does the fast path of a one-time initialization, which looks at the state and
-//! hands it to the slow path. The address of a variable need not be handed: any function of the module may
+//! through other functions. The fast path of a one-time initialization, too, looks at the state and hands its
+//! address to the slow path. The address of a variable need not be handed: any function of the module may
 //! take such a lock.
 
 use super::extent::{Extent, has_locked, instructions};
@@ -21,7 +21,7 @@ const LONGEST: u64 = 1 << 10;
 
 impl Functions {
     /// Which words of this function other functions of the module take as locks: words whose addresses it hands
-    /// to their locked instructions, and variables that it stores to and their locked instructions name.
+    /// to their locked instructions, and variables that it stores to and that their locked instructions name.
     pub(super) fn named_by_others(
         &mut self,
         code: &[Instruction],
@@ -75,9 +75,8 @@ impl Functions {
         found
     }
 
-    /// Which words a short function names in its locked instructions and futex calls, or hands to functions that
-    /// do:
-    /// by which of its arguments, and at which offset from that.
+    /// Which words a short function names in its locked instructions and futex calls, or hands to other functions
+    /// that do. A word is given by one of the function's arguments, and its offset from that.
     fn locked_words(&mut self, target: u64, module: &Range<u64>, depth: u32) -> Words {
         if let Some(known) = self.locked_words.get(&(target, depth)) {
             return Arc::clone(known);
