@@ -1,6 +1,9 @@
 //! Signals: what happens to a recorded program is what would happen to it natively.
 
 use refrain_tests::{Bench, Run};
+use refrain_trace::{
+    Event, EventKind, OwnedEvent, OwnedTrace, ThreadId, Trace, accessed, common, order,
+};
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
@@ -236,6 +239,44 @@ fn a_user_is_set_while_threads_are_created() {
          return 0; }\n";
     bench.cc(source, &["-O1", "-pthread", "-o", "program"]);
     is_exact(&bench);
+}
+
+/// Where a thread is away because it takes a signal, another thread may find it away.
+#[test]
+fn a_thread_is_found_away_while_it_takes_a_signal() {
+    let bench = bench();
+    let source = "#include <setjmp.h>\n#include <signal.h>\n#include <unistd.h>\n\
+         static sigjmp_buf back; static int *volatile nowhere;\n\
+         static void on(int s) { write(1, \"signal\\n\", 7); }\n\
+         static void faulted(int s) { write(1, \"fault\\n\", 6); siglongjmp(back, 1); }\n\
+         int main(void) { signal(SIGUSR1, on); signal(SIGSEGV, faulted);\n\
+         for (int i = 0; i < 3; i++) raise(SIGUSR1);\n\
+         if (!sigsetjmp(back, 1)) *nowhere = 1;\n\
+         return 0; }\n";
+    bench.cc(source, &["-O1", "-w", "-o", "program"]);
+    is_exact(&bench);
+
+    let path = bench.path().join("a.refrain");
+    let mut trace = OwnedTrace::read(&Trace::open(&path).expect("a trace")).expect("can be read");
+    let object = order::accesses_object(ThreadId(0));
+    let slot_of = |event: &Event| order::slot(event.object);
+    let is_of_slot = |it: &OwnedEvent| slot_of(&it.event) == order::slot(object);
+    assert!(!trace.threads.iter().flatten().any(is_of_slot), "nobody has found it away");
+    let mut found = 0;
+    let events = std::mem::take(&mut trace.threads[0]).into_iter().flat_map(|it| {
+        let Event { nr, begin, .. } = it.event;
+        let is_fault = it.event.kind() == EventKind::Common && nr == common::FAULT;
+        let away = (is_fault || it.event.kind() == EventKind::Signal).then(|| {
+            let (code, nr, ticket) = (EventKind::Handover as u8, accessed::AWAY, found);
+            found += 1;
+            Event { code, object, nr, ticket, begin, end: begin, ..Event::default() }.into()
+        });
+        away.into_iter().chain([it])
+    });
+    trace.threads[0] = events.collect();
+    assert!(found >= 4, "{found} signals");
+    std::fs::write(&path, trace.to_bytes().expect("can be written")).expect("there is room");
+    is_replayed(&bench);
 }
 
 /// The kernel gives a signal that was sent to one thread (`tgkill`) to that thread alone.

@@ -13,7 +13,7 @@ use crate::replay::fast_path::{FastPathState, Lent, takes_slow_path};
 use crate::replay::gate::Condition;
 use crate::replay::outcome::DivergenceKind;
 use crate::replay::thread::{GuestThread, Halt};
-use refrain_trace::{Event, EventId, EventKind, accessed, order};
+use refrain_trace::{Event, EventId, EventKind, accessed, delivery, order};
 
 impl FastPathState {
     /// Performs the events of an access that translated code is about to make; it keeps its turn until
@@ -236,9 +236,9 @@ impl GuestThread {
             if !event.kind().is_of_access() || !is_past {
                 break;
             }
-            // What the thread is in then is no event of its own if it comes back right behind it.
-            let comes_back = |event: Event| event.nr == accessed::BACK;
-            if is_away(&event) && !self.behind_handovers()?.is_some_and(comes_back) {
+            // What the thread is in then is its next event, unless that happens here.
+            if is_away(&event) && !self.behind_handovers()?.is_some_and(|next| self.is_here(&next))
+            {
                 break;
             }
             if self.fast_path.left() > 0 {
@@ -247,6 +247,20 @@ impl GuestThread {
             self.event_of_access()?;
         }
         Ok(())
+    }
+
+    /// Whether an event is of no call, but happens where the thread is: it comes back, takes a signal,
+    /// faults, or learns of memory in common.
+    fn is_here(&self, event: &Event) -> bool {
+        let at_pc = event.pc == self.context.rip;
+        match event.kind() {
+            EventKind::Takeover => event.nr == accessed::BACK,
+            EventKind::Common => at_pc,
+            EventKind::Signal | EventKind::Killed => {
+                at_pc && event.nr == delivery::FAULT || self.is_taken_here(event)
+            }
+            _ => false,
+        }
     }
 
     /// The thread has left guest code for what its next event is of.

@@ -27,22 +27,25 @@ impl GuestThread {
             }
             self.events_before()?;
             let Some(event) = self.cursor.peek()?.copied() else { break };
-            let here = match event.nr {
-                delivery::AFTER_EVENT => event.pc == self.context.rip,
-                delivery::AT_COUNT => {
-                    let count = self.context.retired.wrapping_sub(self.counted);
-                    (event.pc, event.ticket) == (self.context.rip, count)
-                }
-                delivery::AT_YIELD => (event.pc, event.ticket) == (self.context.rip, self.yields),
-                _ => false,
-            };
             match event.kind() {
-                EventKind::Killed if here => return self.killed(),
-                EventKind::Signal if here => self.begin_handler()?,
+                EventKind::Killed if self.is_taken_here(&event) => return self.killed(),
+                EventKind::Signal if self.is_taken_here(&event) => self.begin_handler()?,
                 _ => break,
             }
         }
         Ok(())
+    }
+
+    /// Whether an event is a signal that the thread takes where it is now, between two instructions.
+    pub(crate) fn is_taken_here(&self, event: &Event) -> bool {
+        let count = match event.nr {
+            delivery::AFTER_EVENT => event.ticket,
+            delivery::AT_COUNT => self.context.retired.wrapping_sub(self.counted),
+            delivery::AT_YIELD => self.yields,
+            _ => return false,
+        };
+        let is_signal = matches!(event.kind(), EventKind::Signal | EventKind::Killed);
+        is_signal && (event.pc, event.ticket) == (self.context.rip, count)
     }
 
     /// From here on the thread's instructions and yields are counted anew.
