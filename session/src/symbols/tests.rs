@@ -5,16 +5,20 @@ use object::{Object, ObjectSymbol};
 
 const NAME: &str = "refrain_symbol_for_tests";
 
-/// A function with a known name.
+/// A function with a known name, all of whose code is its own.
 #[inline(never)]
 fn refrain_symbol_for_tests() -> u32 {
-    std::hint::black_box(7)
+    7
 }
+
+/// No compiler drops a function whose address somebody may take.
+#[used]
+static KEPT: fn() -> u32 = refrain_symbol_for_tests;
 
 /// The module of this binary, as if its first byte were mapped at `bias`, and the guest address
 /// of the function above.
 fn this_module(bias: u64) -> (Module, u64) {
-    assert_eq!(refrain_symbol_for_tests(), 7);
+    assert_eq!(KEPT(), 7);
     let path = std::env::current_exe().expect("the test binary has a path");
     let data = std::fs::read(&path).expect("the test binary can be read");
     let elf = object::File::parse(&*data).expect("the test binary is an ELF file");
