@@ -31,6 +31,12 @@ pub(crate) fn tail(event: &Event, ticks_per_second: u64) -> u64 {
         Rdtsc if made => LOAD,
         _ if made => STORE,
         MutexLock | MutexTryLock | MutexUnlock | SpinLock | SpinTryLock | SpinUnlock => STAND_IN,
+        // A stand-in takes no time that an event would show, and declines to wait.
+        MutexTimedLock | ReadLock | WriteLock | RwUnlock | SemWait | SemTryWait | SemPost
+            if event.begin == event.end =>
+        {
+            STAND_IN
+        }
         SyncLoad => LOAD,
         Atomic | SyncStore | Contended => STORE,
         ThreadStart | ThreadExit | Syscall => 0,

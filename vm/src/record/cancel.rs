@@ -151,6 +151,7 @@ impl GuestThread {
         }
         let (address, mark) = self.mark()?;
         self.marked = true;
+        self.fast_path.is_cancelled = true;
         let at_once = self.cancelled || mark & AT_ONCE != 0;
         let mark = mark | CANCELING | CANCELED;
         let handler = if at_once && acts(mark) { test } else { nothing };

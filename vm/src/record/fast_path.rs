@@ -1,5 +1,5 @@
-//! Locking and unlocking glibc's mutexes, spin locks and read locks without leaving translated code, and
-//! finding that a routine has run once.
+//! Locking and unlocking glibc's mutexes, spin locks, read-write locks and semaphores without leaving
+//! translated code, and finding that a routine has run once.
 //!
 //! A short critical section costs some 10 ns natively. Leaving translated code, running the
 //! library's body and coming back costs several times that, most of it while the mutex is held.
@@ -11,11 +11,13 @@
 //! storage of the host, allocate, or panic.
 
 mod rwlock;
+mod semaphore;
 
 use super::log::{Busy, ThreadLog};
 use crate::context::{Context, Translating};
 use crate::elsewhere;
 use crate::engine::{Engine, FastPath, SLOW_PATH};
+use crate::hooks::Hook;
 use crate::host;
 use crate::kick::Attention;
 use crate::known_pages::KnownPages;
@@ -58,7 +60,10 @@ enum Kind {
 impl Mutex {
     /// `None` if it is of another kind.
     fn kind(&self) -> Option<Kind> {
-        match self.kind.load(Ordering::Relaxed) {
+        /// PTHREAD_MUTEX_NO_ELISION_NP, which `pthread_mutexattr_settype` adds to the normal kind, and C11's
+        /// `mtx_init` with it: what it forbids is not done here.
+        const NO_ELISION: u32 = 512;
+        match self.kind.load(Ordering::Relaxed) & !NO_ELISION {
             0 | 3 => Some(Kind::Normal),
             1 => Some(Kind::Recursive),
             2 => Some(Kind::ErrorChecking),
@@ -146,6 +151,8 @@ pub(crate) struct FastPathState {
     wanted: Option<(u64, u64)>,
     /// A `pthread_once` whose routine this thread is about to run.
     pub(crate) beginning_once: Option<u64>,
+    /// The thread has been cancelled, which the next cancellation point may be for.
+    pub(crate) is_cancelled: bool,
     /// The instruction that is executed in line.
     pub(crate) held: Option<Held>,
     pub(crate) id: ThreadId,
@@ -170,6 +177,7 @@ impl Default for FastPathState {
             pages: KnownPages::new(),
             wanted: None,
             beginning_once: None,
+            is_cancelled: false,
             held: None,
             id: ThreadId(0),
             owners: std::ptr::null(),
@@ -212,17 +220,23 @@ impl FastPathState {
 }
 
 /// Lets the fast-path functions stand in where the library is known to be glibc.
-pub(crate) fn install(engine: &dyn Engine, pc: u64, kind: EventKind, library: &Path) {
+pub(crate) fn install(engine: &dyn Engine, pc: u64, hook: &Hook, library: &Path) {
     let name = library.file_name().unwrap_or_default().to_string_lossy();
-    let fast_path: FastPath = match kind {
+    let fast_path: FastPath = match hook.kind {
         EventKind::MutexLock => mutex_lock,
         EventKind::MutexTryLock => mutex_try_lock,
+        // `pthread_mutex_clocklock` looks at its clock even if the mutex is free.
+        EventKind::MutexTimedLock if hook.name == "pthread_mutex_timedlock" => mutex_timed_lock,
         EventKind::MutexUnlock => mutex_unlock,
         EventKind::SpinLock => spin_lock,
         EventKind::SpinTryLock => spin_try_lock,
         EventKind::SpinUnlock => spin_unlock,
         EventKind::ReadLock => rwlock::read_lock,
+        EventKind::WriteLock => rwlock::write_lock,
         EventKind::RwUnlock => rwlock::unlock,
+        EventKind::SemWait => semaphore::wait,
+        EventKind::SemTryWait => semaphore::try_wait,
+        EventKind::SemPost => semaphore::post,
         EventKind::OnceRun => once,
         _ => return,
     };
@@ -340,6 +354,25 @@ fn again(mutex: &Mutex, kind: Kind, call: &Call<'_>) -> bool {
 /// As for [`of_mutex`].
 unsafe extern "sysv64" fn mutex_lock(object: u64, sp: u64, data: u64) -> i64 {
     // SAFETY: the caller's.
+    unsafe { lock((object, sp, data), EventKind::MutexLock) }
+}
+
+/// `pthread_mutex_timedlock(mutex, time)`: what the time is matters only to who waits.
+///
+/// # Safety
+/// As for [`of_mutex`].
+unsafe extern "sysv64" fn mutex_timed_lock(object: u64, sp: u64, data: u64) -> i64 {
+    // SAFETY: the caller's.
+    unsafe { lock((object, sp, data), EventKind::MutexTimedLock) }
+}
+
+/// Locks a mutex.
+///
+/// # Safety
+/// As for [`of_mutex`].
+#[inline(always)]
+unsafe fn lock((object, sp, data): (u64, u64, u64), event: EventKind) -> i64 {
+    // SAFETY: the caller's.
     let Some((mutex, kind, call)) = (unsafe { of_mutex(object, sp, data) }) else {
         return SLOW_PATH;
     };
@@ -358,7 +391,7 @@ unsafe extern "sysv64" fn mutex_lock(object: u64, sp: u64, data: u64) -> i64 {
         end = had;
         mutex.held_by(call.thread.tid, kind);
     }
-    call.record(EventKind::MutexLock, end, 0);
+    call.record(event, end, 0);
     0
 }
 

@@ -384,7 +384,7 @@ impl Machine {
         for &(pc, hook) in &found {
             map.insert(pc, hook);
             self.engine.hook(pc);
-            fast_path::install(&*self.engine, pc, hook.kind, path);
+            fast_path::install(&*self.engine, pc, hook, path);
         }
         *self.hooks.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(map);
 

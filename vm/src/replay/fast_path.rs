@@ -172,6 +172,7 @@ fn fast_path_of(kind: EventKind) -> Option<FastPath> {
     fast_paths!(
         MutexLock,
         MutexTryLock,
+        MutexTimedLock,
         MutexUnlock,
         ReadLock,
         ReadTryLock,
@@ -181,6 +182,9 @@ fn fast_path_of(kind: EventKind) -> Option<FastPath> {
         SpinLock,
         SpinTryLock,
         SpinUnlock,
+        SemWait,
+        SemTryWait,
+        SemPost,
         CondSignal,
         CondBroadcast
     )

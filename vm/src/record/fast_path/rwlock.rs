@@ -1,5 +1,5 @@
-//! Read locks of glibc's read-write locks, which are the commonest calls of programs that use
-//! OpenSSL: the stand-ins for taking one where no writer is about, and for giving it back.
+//! glibc's read-write locks: the stand-ins for taking one where nobody else is about, for reading also
+//! beside other readers, and for giving it back.
 //!
 //! The lock's words and what they mean: `nptl/pthread_rwlock_common.c`, glibc 2.25 and later.
 
@@ -16,7 +16,9 @@ struct RwLock {
     _writers: u32,
     /// Whether there is a write phase, for those who wait for its beginning or end.
     write_phase: AtomicU32,
-    _unused: [u32; 3],
+    /// Whether a writer has to wait for another one.
+    next_writer: AtomicU32,
+    _unused: [u32; 2],
     /// The writer that has the lock.
     writer: AtomicU32,
     /// Other processes use it too.
@@ -51,14 +53,58 @@ impl RwLock {
             && self.writer.load(Ordering::Relaxed) != tid
     }
 
+    /// Whether writers get no preference, and the thread may be one.
+    fn is_plain_for_writers(&self) -> bool {
+        self.shared.load(Ordering::Relaxed) == 0 && self.preference.load(Ordering::Relaxed) == 0
+    }
+
     fn is_free_of_writers(word: u32) -> bool {
         word & FLAGS == 0 && word < MANY
     }
 
-    /// Takes a read lock, unless there is a writer, or was one last.
-    fn try_read(&self) -> bool {
-        let more = |word| Self::is_free_of_writers(word).then(|| word + READER);
-        self.readers.fetch_update(Ordering::Acquire, Ordering::Relaxed, more).is_ok()
+    /// Takes a read lock, unless there is a writer. If one was there last, and nobody since, the write phase
+    /// ends: whether those who wait for that are to be woken.
+    fn try_read(&self) -> Option<bool> {
+        let more = |word| match word {
+            WRITE_PHASE => Some(READER),
+            _ => Self::is_free_of_writers(word).then(|| word + READER),
+        };
+        let before = self.readers.fetch_update(Ordering::Acquire, Ordering::Relaxed, more).ok()?;
+        let ends = before == WRITE_PHASE;
+        Some(ends && self.write_phase.swap(0, Ordering::Relaxed) & WAITED_FOR != 0)
+    }
+
+    /// Takes the lock as a writer, unless anybody else has it or wants it.
+    fn try_write(&self, tid: u32) -> bool {
+        let own = |word| (word & !WRITE_PHASE == 0).then_some(WRITER | WRITE_PHASE);
+        let Ok(before) = self.readers.fetch_update(Ordering::Acquire, Ordering::Relaxed, own)
+        else {
+            return false;
+        };
+        self.next_writer.store(1, Ordering::Relaxed);
+        if before != WRITE_PHASE {
+            self.write_phase.store(1, Ordering::Relaxed);
+        }
+        self.writer.store(tid, Ordering::Relaxed);
+        true
+    }
+
+    /// Gives the lock back as the writer, to the readers that wait if there are any; the words whose waiters
+    /// are to be woken: all readers, one writer.
+    fn unlock_write(&self) -> [Option<&AtomicU32>; 2] {
+        self.writer.store(0, Ordering::Relaxed);
+        let writers = self.next_writer.swap(0, Ordering::Relaxed) & WAITED_FOR != 0;
+        let left = |word: u32| match word ^ WRITER {
+            word if word < READER => word,
+            word => word ^ WRITE_PHASE,
+        };
+        let before = self
+            .readers
+            .fetch_update(Ordering::Release, Ordering::Relaxed, |word| Some(left(word)));
+        let before = before.expect("there is always a next value");
+        let readers =
+            before >= READER && self.write_phase.swap(0, Ordering::Relaxed) & WAITED_FOR != 0;
+        [readers.then_some(&self.write_phase), writers.then_some(&self.next_writer)]
     }
 
     /// Gives a read lock back; the words whose waiters are to be woken.
@@ -95,11 +141,31 @@ pub(super) unsafe extern "sysv64" fn read_lock(object: u64, sp: u64, data: u64) 
     // SAFETY: the caller's; the fields are atomic, since guest threads change them at will.
     let (lock, call) = unsafe { (&*(object as *const RwLock), Call::new(object, sp, data)) };
     let Some(call) = call else { return SLOW_PATH };
-    if !lock.is_plain(call.thread.tid) || !lock.try_read() {
+    if !lock.is_plain(call.thread.tid) {
         return SLOW_PATH;
+    }
+    let Some(wakes) = lock.try_read() else { return SLOW_PATH };
+    if wakes {
+        host::futex_wake_private(lock.write_phase.as_ptr() as u64);
     }
     let end = call.begin;
     call.record(EventKind::ReadLock, end, 0);
+    0
+}
+
+/// `pthread_rwlock_wrlock(lock)`.
+///
+/// # Safety
+/// As for [`read_lock`].
+pub(super) unsafe extern "sysv64" fn write_lock(object: u64, sp: u64, data: u64) -> i64 {
+    // SAFETY: as in `read_lock`.
+    let (lock, call) = unsafe { (&*(object as *const RwLock), Call::new(object, sp, data)) };
+    let Some(call) = call else { return SLOW_PATH };
+    if !lock.is_plain_for_writers() || !lock.try_write(call.thread.tid) {
+        return call.go_on_waiting();
+    }
+    let end = call.begin;
+    call.record(EventKind::WriteLock, end, 0);
     0
 }
 
@@ -111,17 +177,24 @@ pub(super) unsafe extern "sysv64" fn unlock(object: u64, sp: u64, data: u64) -> 
     // SAFETY: as in `read_lock`.
     let (lock, call) = unsafe { (&*(object as *const RwLock), Call::new(object, sp, data)) };
     let Some(call) = call else { return SLOW_PATH };
+    let writes = lock.writer.load(Ordering::Relaxed) == call.thread.tid;
     // A lock that nobody has is the library's affair.
-    if !lock.is_plain(call.thread.tid) || lock.readers.load(Ordering::Relaxed) < READER {
+    let is_held = match writes {
+        true => lock.is_plain_for_writers(),
+        false => lock.is_plain(call.thread.tid) && lock.readers.load(Ordering::Relaxed) >= READER,
+    };
+    if !is_held {
         return SLOW_PATH;
     }
     let (end, log) = (call.begin, call.thread.log);
     // The event comes first: then others may go on.
     call.record(EventKind::RwUnlock, end, 0);
-    let waited_for = lock.unlock_read();
-    if waited_for.iter().any(Option::is_some) {
-        for word in waited_for.into_iter().flatten() {
-            host::futex_wake_private(word.as_ptr() as u64);
+    let [readers, other] = if writes { lock.unlock_write() } else { lock.unlock_read() };
+    if readers.is_some() || other.is_some() {
+        readers.iter().for_each(|word| host::futex_wake_private(word.as_ptr() as u64));
+        match writes {
+            true => other.iter().for_each(|word| host::futex_wake_one(word.as_ptr() as u64)),
+            false => other.iter().for_each(|word| host::futex_wake_private(word.as_ptr() as u64)),
         }
         // SAFETY: armed with a reference that outlives the thread's run; `call`, which appended the
         // event, is gone.
@@ -152,23 +225,60 @@ mod tests {
         unsafe {
             assert_eq!(libc::pthread_rwlock_rdlock(native), 0);
             assert_eq!(word(), READER);
-            assert!(lock.try_read() && lock.is_plain(1));
+            assert!(lock.try_read() == Some(false) && lock.is_plain(1));
             assert_eq!(word(), 2 * READER);
+            assert!(!lock.try_write(1));
             assert!(lock.unlock_read().iter().all(Option::is_none));
             assert_eq!(libc::pthread_rwlock_unlock(native), 0);
             assert_eq!(word(), 0);
             assert_eq!(libc::pthread_rwlock_wrlock(native), 0);
-            assert!(!lock.try_read() && !lock.is_plain(libc::gettid() as u32));
+            let tid = libc::gettid() as u32;
+            let words = || {
+                (
+                    word(),
+                    lock.write_phase.load(Ordering::Relaxed),
+                    lock.next_writer.load(Ordering::Relaxed),
+                )
+            };
+            let held = words();
+            assert!(lock.try_read().is_none() && !lock.try_write(1) && !lock.is_plain(tid));
             assert_eq!(libc::pthread_rwlock_unlock(native), 0);
+            let left = words();
+            // What the library's writers do and what is done here is the same, in both phases.
+            for _ in 0..2 {
+                assert!(lock.is_plain_for_writers() && lock.try_write(tid));
+                assert_eq!((words(), libc::pthread_rwlock_wrlock(native)), (held, libc::EDEADLK));
+                assert!(lock.unlock_write().iter().all(Option::is_none));
+                assert_eq!((words(), libc::pthread_rwlock_tryrdlock(native)), (left, 0));
+                assert!(lock.unlock_read().iter().all(Option::is_none));
+                assert_eq!(words(), (0, 0, 0));
+            }
+            assert!(lock.try_write(tid) && lock.unlock_write().iter().all(Option::is_none));
+            assert_eq!((lock.try_read(), words()), (Some(false), (READER, 0, 0)));
         }
     }
 
     #[test]
     fn writers_come_first() {
-        for flags in 1..=FLAGS {
-            assert!(!lock(READER | flags).try_read(), "{flags}");
+        for flags in 2..=FLAGS {
+            assert!(lock(flags).try_read().is_none() && !lock(flags).try_write(1), "{flags}");
+            assert!(lock(READER | flags).try_read().is_none(), "{flags}");
         }
-        assert!(!lock(MANY).try_read());
+        assert!(lock(READER | WRITE_PHASE).try_read().is_none());
+        assert!(lock(MANY).try_read().is_none());
+    }
+
+    #[test]
+    fn a_writer_lets_all_readers_in_and_one_writer_try() {
+        let held = lock(WRITER | WRITE_PHASE | 2 * READER);
+        held.write_phase.store(1 | WAITED_FOR, Ordering::Relaxed);
+        held.next_writer.store(1 | WAITED_FOR, Ordering::Relaxed);
+        assert!(held.unlock_write().iter().all(Option::is_some));
+        let words = [&held.readers, &held.write_phase, &held.next_writer];
+        assert_eq!(words.map(|word| word.load(Ordering::Relaxed)), [2 * READER, 0, 0]);
+        let idle = lock(WRITE_PHASE);
+        idle.write_phase.store(1 | WAITED_FOR, Ordering::Relaxed);
+        assert_eq!(idle.try_read(), Some(true), "somebody still waits for the phase to end");
     }
 
     #[test]
