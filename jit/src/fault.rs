@@ -65,6 +65,7 @@ pub(crate) fn install() {
             }
         })
     });
+    refrain_vm::recovery_is_asked();
 }
 
 /// Whether user code may read and write the FS and GS bases.

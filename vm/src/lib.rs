@@ -75,7 +75,7 @@ pub use record::{
     Follow, LearnedSites, LostEnd, Notice, OrderOf, RecordOptions, RecordSummary, Warn, record,
     this_machine,
 };
-pub use recovery::recovery;
+pub use recovery::{recovery, recovery_is_asked};
 pub use replay::{
     Divergence, DivergenceKind, NewScheduler, Outcome, Output, Placement, Policy, ReplayOptions,
     recorded_processor, replay, replayable,

@@ -1,9 +1,18 @@
-//! Reading guest memory that another guest thread may be taking away.
+//! Accessing guest memory that may not be there, or that another guest thread may be taking away.
 //!
 //! A table says of a few instructions of the host's that a fault there is one of the guest's memory, and
 //! where to go on. Engines handle the processor's exceptions, and ask it ([`recovery`]).
 
 use std::arch::asm;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether the process has an engine that asks [`recovery`].
+static IS_ASKED: AtomicBool = AtomicBool::new(false);
+
+/// From here on, whoever handles SIGSEGV and SIGBUS asks [`recovery`], as long as the process exists.
+pub fn recovery_is_asked() {
+    IS_ASKED.store(true, Ordering::Release);
+}
 
 /// Notes, in assembly, that a fault of the instruction at one label is one of reading guest memory, and
 /// goes on at another one.
@@ -97,4 +106,49 @@ mod tests {
     fn other_faults_are_nobodys() {
         assert_eq!(recovery(load as *const () as u64), None);
     }
+}
+
+/// Copies guest memory from one address to another, if nobody's fault ends the process: whether all of it
+/// was there.
+///
+/// # Safety
+/// The host's side of the two, `len` bytes, may be read or written for so long; the other one is no memory of
+/// the host's.
+#[inline]
+unsafe fn copy(from: u64, to: u64, len: usize) -> bool {
+    if !IS_ASKED.load(Ordering::Acquire) {
+        return false;
+    }
+    let left: usize;
+    // SAFETY: copies as long as both are there; for the rest, the caller.
+    unsafe {
+        asm!(
+            "3:",
+            "rep movsb",
+            "2:",
+            recovers!("3b", "2b"),
+            inout("rcx") len => left,
+            inout("rsi") from => _,
+            inout("rdi") to => _,
+            options(nostack, preserves_flags),
+        );
+    }
+    left == 0
+}
+
+/// Reads guest memory without the kernel. `false` if that is not possible: part of it may have been read.
+#[inline]
+pub(crate) fn read(address: u64, bytes: &mut [u8]) -> bool {
+    // SAFETY: the bytes are borrowed exclusively; whatever the guest names is only read.
+    unsafe { copy(address, bytes.as_mut_ptr() as u64, bytes.len()) }
+}
+
+/// Writes guest memory without the kernel. `false` if that is not possible: part of it may have been written.
+///
+/// # Safety
+/// The guest may have memory there ([`crate::layout::guest_may_map`]).
+#[inline]
+pub(crate) unsafe fn write(address: u64, bytes: &[u8]) -> bool {
+    // SAFETY: the bytes are borrowed; for the rest, the caller.
+    unsafe { copy(bytes.as_ptr() as u64, address, bytes.len()) }
 }
