@@ -88,32 +88,12 @@ pub(crate) unsafe fn load(address: u64, size: u8) -> Option<u64> {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::{load, recovery};
-
-    #[test]
-    fn operands_have_the_size_that_is_asked_for() {
-        let word = 0x8182_8384_8586_8788_u64;
-        let at = &raw const word as u64;
-        // SAFETY: the word is there.
-        let loaded = [1, 2, 4, 8, 3].map(|size| unsafe { load(at, size) });
-        let expected = [Some(0x88), Some(0x8788), Some(0x8586_8788), Some(word), None];
-        assert_eq!(loaded, expected);
-    }
-
-    #[test]
-    fn other_faults_are_nobodys() {
-        assert_eq!(recovery(load as *const () as u64), None);
-    }
-}
-
-/// Copies guest memory from one address to another, if nobody's fault ends the process: whether all of it
-/// was there.
+/// Copies bytes between host and guest, as far as the guest's are there: whether all of them were. Nothing
+/// is copied in a process without an engine that asks [`recovery`].
 ///
 /// # Safety
-/// The host's side of the two, `len` bytes, may be read or written for so long; the other one is no memory of
-/// the host's.
+/// The host's bytes live, and nobody else uses them if they are written; none of the host's memory lies where
+/// the guest's bytes do, if those are written.
 #[inline]
 unsafe fn copy(from: u64, to: u64, len: usize) -> bool {
     if !IS_ASKED.load(Ordering::Acquire) {
@@ -151,4 +131,24 @@ pub(crate) fn read(address: u64, bytes: &mut [u8]) -> bool {
 pub(crate) unsafe fn write(address: u64, bytes: &[u8]) -> bool {
     // SAFETY: the bytes are borrowed; for the rest, the caller.
     unsafe { copy(bytes.as_ptr() as u64, address, bytes.len()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{load, recovery};
+
+    #[test]
+    fn operands_have_the_size_that_is_asked_for() {
+        let word = 0x8182_8384_8586_8788_u64;
+        let at = &raw const word as u64;
+        // SAFETY: the word is there.
+        let loaded = [1, 2, 4, 8, 3].map(|size| unsafe { load(at, size) });
+        let expected = [Some(0x88), Some(0x8788), Some(0x8586_8788), Some(word), None];
+        assert_eq!(loaded, expected);
+    }
+
+    #[test]
+    fn other_faults_are_nobodys() {
+        assert_eq!(recovery(load as *const () as u64), None);
+    }
 }

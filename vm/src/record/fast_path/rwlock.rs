@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn a_writer_lets_all_readers_in_and_one_writer_try() {
-        let held = lock(WRITER | WRITE_PHASE | 2 * READER);
+        let held = lock(WRITER | WRITE_PHASE | (2 * READER));
         held.write_phase.store(1 | WAITED_FOR, Ordering::Relaxed);
         held.next_writer.store(1 | WAITED_FOR, Ordering::Relaxed);
         assert!(held.unlock_write().iter().all(Option::is_some));

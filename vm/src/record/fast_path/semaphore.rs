@@ -27,12 +27,12 @@ impl Semaphore {
     }
 
     fn value(&self) -> u64 {
-        self.data.load(Ordering::Relaxed) % WAITER
+        u64::from(self.data.load(Ordering::Relaxed) as u32)
     }
 
     /// Takes one, if there is one.
     fn try_wait(&self) -> bool {
-        let less = |data: u64| (data % WAITER > 0).then(|| data - 1);
+        let less = |data: u64| (data as u32 > 0).then(|| data - 1);
         self.data.fetch_update(Ordering::Acquire, Ordering::Relaxed, less).is_ok()
     }
 
