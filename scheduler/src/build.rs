@@ -145,9 +145,11 @@ impl Builder {
             false => recording::tail(event, self.ticks_per_second),
         };
         let tail = std::mem::replace(&mut self.tails[thread.index()], tail);
-        let tail = if self.recorded.is_none() && self.drops_tails { tail } else { 0 };
-        let work = gone.saturating_sub(overhead).saturating_sub(tail);
-        if self.recorded.is_none() && self.drops_tails {
+        let drops_tails = self.recorded.is_none() && self.drops_tails;
+        let head = recording::head(event, self.ticks_per_second);
+        let added = if drops_tails { tail + head } else { 0 };
+        let work = gone.saturating_sub(overhead).saturating_sub(added);
+        if drops_tails {
             self.places.push(thread, event, work);
         }
         if let Some(recorded) = &mut self.recorded {
@@ -165,7 +167,10 @@ impl Builder {
             let to = if operation.is_kernel() { event.end } else { event.begin };
             sharing.push(thread, from, to);
         }
-        let took = event.end.saturating_sub(event.begin);
+        let took = match drops_tails {
+            true => recording::took(event, self.ticks_per_second),
+            false => event.end.saturating_sub(event.begin),
+        };
         let cond = match operation.code {
             Code::CondRelock => self.object(event.value, false)?,
             _ => 0,

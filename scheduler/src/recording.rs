@@ -4,14 +4,14 @@
 //! itself: from the moment that the event ends (its time stamp) until the program goes on, the
 //! recorder takes a ticket, appends the event and returns. That is part of the work that follows,
 //! and as long as a short critical section. It is about the same everywhere, since it is the same
-//! code, so it can be taken out.
+//! code, so it can be taken out. Likewise the way out of translated code, before a system call.
 //!
 //! The numbers are the fifth percentiles of the work in sections and between them that recordings
 //! of `corpus/pairs` show, less the native work: what is measured in a hurry is longer because of
 //! caches and cores that are shared, and then so is the work beside it.
 
 use crate::config::ticks;
-use refrain_trace::{Event, EventKind, OWN_ORDER};
+use refrain_trace::{Event, EventKind, OWN_ORDER, linux};
 
 /// Nanoseconds after an event whose function has a stand-in in translated code.
 const STAND_IN: u64 = 25;
@@ -21,6 +21,28 @@ const CALL: u64 = 105;
 const LOAD: u64 = 15;
 /// Nanoseconds that the recorder takes around an atomic instruction or a watched store, in line.
 const STORE: u64 = 45;
+
+/// Nanoseconds from a system call's instruction to the recorder, and as many back.
+const SYSCALL: u64 = 100;
+/// Nanoseconds that a call takes which the program by itself makes without the kernel.
+const WITHOUT_KERNEL: u64 = 25;
+
+/// By how much the work before an event was longer than the program's own, in ticks.
+pub(crate) fn head(event: &Event, ticks_per_second: u64) -> u64 {
+    let nanoseconds = if event.kind() == EventKind::Syscall { SYSCALL } else { 0 };
+    ticks(nanoseconds, ticks_per_second)
+}
+
+/// How long an event took the program by itself, if it waited for nothing, in ticks.
+pub(crate) fn took(event: &Event, ticks_per_second: u64) -> u64 {
+    let recorded = event.end.saturating_sub(event.begin);
+    match event.kind() {
+        EventKind::Syscall if linux::needs_no_kernel(event.nr) => {
+            recorded.min(ticks(WITHOUT_KERNEL, ticks_per_second))
+        }
+        _ => recorded,
+    }
+}
 
 /// By how much the work after an event was longer than the program's own, in ticks.
 pub(crate) fn tail(event: &Event, ticks_per_second: u64) -> u64 {
@@ -39,7 +61,8 @@ pub(crate) fn tail(event: &Event, ticks_per_second: u64) -> u64 {
         }
         SyncLoad => LOAD,
         Atomic | SyncStore | Contended => STORE,
-        ThreadStart | ThreadExit | Syscall => 0,
+        Syscall => SYSCALL,
+        ThreadStart | ThreadExit => 0,
         _ => CALL,
     };
     ticks(nanoseconds, ticks_per_second)
