@@ -517,4 +517,26 @@ mod tests {
         assert_eq!(thread.came_to(0x2000), None);
         assert_eq!(thread.came_to(0x1000), None, "the thread has gone another way");
     }
+
+    /// A mutex that the library has initialized with a type, as C11's `mtx_init` does, too.
+    #[test]
+    fn kinds_are_the_librarys() {
+        let kind_of = |kind: i32, robustness: i32| {
+            // SAFETY: the library initializes both before anything else, and they are used by this
+            // thread alone.
+            unsafe {
+                let mut attributes: libc::pthread_mutexattr_t = std::mem::zeroed();
+                let mut native: libc::pthread_mutex_t = std::mem::zeroed();
+                assert_eq!(libc::pthread_mutexattr_init(&mut attributes), 0);
+                assert_eq!(libc::pthread_mutexattr_settype(&mut attributes, kind), 0);
+                assert_eq!(libc::pthread_mutexattr_setrobust(&mut attributes, robustness), 0);
+                assert_eq!(libc::pthread_mutex_init(&mut native, &attributes), 0);
+                (*(&raw const native).cast::<Mutex>()).kind()
+            }
+        };
+        assert!(kind_of(libc::PTHREAD_MUTEX_NORMAL, 0) == Some(Kind::Normal));
+        assert!(kind_of(libc::PTHREAD_MUTEX_RECURSIVE, 0) == Some(Kind::Recursive));
+        assert!(kind_of(libc::PTHREAD_MUTEX_ERRORCHECK, 0) == Some(Kind::ErrorChecking));
+        assert!(kind_of(libc::PTHREAD_MUTEX_NORMAL, libc::PTHREAD_MUTEX_ROBUST).is_none());
+    }
 }
