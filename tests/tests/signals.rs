@@ -279,6 +279,29 @@ fn a_thread_is_found_away_while_it_takes_a_signal() {
     is_replayed(&bench);
 }
 
+/// A handler that runs while its thread waits in a function of the library is interrupted at its
+/// first instruction where two signals become deliverable at once: here, those that the first
+/// handler has kept pending.
+#[test]
+fn two_signals_arrive_at_once_while_a_thread_waits() {
+    let bench = bench();
+    let source = "#include <pthread.h>\n#include <signal.h>\n#include <stdio.h>\n\
+         #include <unistd.h>\n\
+         static pthread_t first; static volatile int seen[3], n;\n\
+         static void later(int s) { seen[n++] = s; }\n\
+         static void both(int s) { raise(SIGUSR2); raise(SIGALRM); seen[n++] = s; }\n\
+         static void *sends(void *_) { usleep(100000); pthread_kill(first, SIGUSR1);\n\
+         usleep(100000); return 0; }\n\
+         int main(void) { pthread_t thread; first = pthread_self();\n\
+         struct sigaction action = { .sa_handler = both };\n\
+         sigaddset(&action.sa_mask, SIGUSR2); sigaddset(&action.sa_mask, SIGALRM);\n\
+         signal(SIGUSR2, later); signal(SIGALRM, later); sigaction(SIGUSR1, &action, 0);\n\
+         pthread_create(&thread, 0, sends, 0); pthread_join(thread, 0);\n\
+         printf(\"%d %d %d\\n\", seen[0], seen[1], seen[2]); return 0; }\n";
+    bench.cc(source, &["-O1", "-pthread", "-o", "program"]);
+    is_exact(&bench);
+}
+
 /// The kernel gives a signal that was sent to one thread (`tgkill`) to that thread alone.
 #[test]
 fn processes_send_signals_to_each_others_threads() {

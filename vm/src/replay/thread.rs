@@ -218,6 +218,9 @@ impl GuestThread {
     /// Runs the guest until there is nothing more to do, or a handler returns to the body of a
     /// library function.
     pub(crate) fn run_guest(&mut self) -> Result<(), Halt> {
+        // A further signal may have interrupted the handler that begins here, or the thread, at the
+        // first instruction.
+        self.take_signals()?;
         loop {
             self.enter_guest()?;
             match self.creating {
