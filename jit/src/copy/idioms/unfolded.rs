@@ -10,7 +10,7 @@
 //! so. LLVM folds what is volatile, and keeps what is atomic apart.)
 
 use crate::common::is_call;
-use crate::copy::addresses::has_frame;
+use crate::copy::addresses::{has_frame, is_unoptimised};
 use crate::copy::loops::target;
 use crate::copy::ordered::{is_candidate, writes_memory};
 use iced_x86::{
@@ -25,14 +25,17 @@ const APART: usize = 6;
 /// Bytes of a call by a register, at most.
 const BY_REGISTER: usize = 3;
 /// Instructions behind the use in which the register must be written again.
-const REACH: usize = 40;
+const REACH: usize = 160;
 
 /// Indices of such loads in a function's code, and of the stores of what was folded with neither, in
 /// ascending order.
 pub(super) fn unfolded(code: &[Instruction]) -> Vec<usize> {
-    if has_frame(code) {
+    if is_unoptimised(code) {
         return Vec::new();
     }
+    // What a frame pointer names is the function's own.
+    let has_frame = has_frame(code);
+    let is_own = |i: &Instruction| has_frame && i.memory_base() == Register::RBP;
     let mut factory = InstructionInfoFactory::new();
     let mut found = Vec::new();
     let mut joined = None;
@@ -40,7 +43,7 @@ pub(super) fn unfolded(code: &[Instruction]) -> Vec<usize> {
         joined.get_or_insert_with(|| joints(code)).range(from + 1..=to).next().is_some()
     };
     for (at, load) in code.iter().enumerate() {
-        if !is_candidate(load) {
+        if !is_candidate(load) || is_own(load) {
             continue;
         }
         let loaded = match load.code() {
@@ -188,7 +191,15 @@ fn is_dead(
             _ if is_call(i) => {
                 // A call by a register that is known to hold a slot's value names the slot, and is as short as
                 // it was.
-                let is_target = i.op0_kind() == OpKind::Register || i.len() <= BY_REGISTER;
+                let is_slot = i.memory_base() == Register::None && i.len() <= BY_REGISTER;
+                let is_target = match i.op0_kind() {
+                    OpKind::Register => true,
+                    OpKind::Memory => {
+                        let parts = [i.memory_base(), i.memory_index()];
+                        is_slot || parts.iter().any(|part| part.full_register() == register)
+                    }
+                    _ => false,
+                };
                 if is_clobbered() && !is_target {
                     continue;
                 }
@@ -233,6 +244,30 @@ mod tests {
     use crate::copy::tests::assembled;
     use iced_x86::code_asm::*;
 
+    /// Distributions compile optimised code with frame pointers, and functions whose variables are
+    /// aligned to cache lines have one anyhow.
+    #[test]
+    fn frames() {
+        let found = |is_optimised: bool| {
+            unfolded(&assembled(|a| {
+                a.push(rbp).unwrap();
+                a.mov(rbp, rsp).unwrap();
+                if !is_optimised {
+                    a.mov(qword_ptr(rbp - 8), rdi).unwrap();
+                    a.mov(rdi, qword_ptr(rbp - 8)).unwrap();
+                }
+                a.mov(rcx, qword_ptr(rdi)).unwrap();
+                a.cmp(rcx, -1).unwrap();
+                a.mov(rcx, qword_ptr(rbp - 16)).unwrap();
+                a.add(rax, rcx).unwrap();
+                a.pop(rbp).unwrap();
+                a.ret().unwrap();
+            }))
+        };
+        assert_eq!(found(true), [2], "and nothing on the function's own stack");
+        assert_eq!(found(false), []);
+    }
+
     /// As threads' counters are added up.
     #[test]
     fn sums() {
@@ -264,6 +299,23 @@ mod tests {
             code[2].set_len(bytes);
             assert_eq!(unfolded(&code), found);
         }
+    }
+
+    /// A collector looks at the records of all threads, and calls by pointers in memory later.
+    #[test]
+    fn where_calls_lead_is_in_memory() {
+        let found = |pointer: AsmRegister64, between: usize| {
+            unfolded(&assembled(|a| {
+                a.mov(r10, qword_ptr(r8)).unwrap();
+                a.cmp(r10, -1).unwrap();
+                (0..between).for_each(|_| a.inc(rcx).unwrap());
+                a.call(qword_ptr(pointer)).unwrap();
+                a.ret().unwrap();
+            }))
+        };
+        assert_eq!(found(rax, 0), [0]);
+        assert_eq!(found(rax, 150), [0], "in a long function");
+        assert_eq!(found(r10, 0), [], "the register names that memory");
     }
 
     #[test]
