@@ -18,10 +18,14 @@ use iced_x86::{
 };
 use refrain_trace::fixed::{FixedMap, FixedSet};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 /// Instructions of a function without a frame pointer whose stack slots are followed: without
 /// optimisation, functions are short, and with it, long ones use a slot for many things.
 const LONGEST: usize = 256;
+
+/// Where variables may lie: nobody has the first page, and what is above is the kernel's.
+const PLACES: Range<u64> = 1 << 12..1 << 47;
 
 /// What an address is made of.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -98,7 +102,12 @@ impl SymbolicAddress {
 
     /// The variable, or the array whose element it is.
     pub(super) fn variable_or_array(self) -> Option<u64> {
-        self.variable().or(self.array)
+        self.variable().or_else(|| self.array())
+    }
+
+    /// The array whose element it is. (A loop may begin with a number as its index.)
+    fn array(self) -> Option<u64> {
+        self.array.filter(|at| PLACES.contains(at))
     }
 
     /// Where the pointer to it lies, if that is known: of another module's variable, in a table that
@@ -136,17 +145,20 @@ impl SymbolicAddress {
     }
 }
 
-/// Places, and which others are the same, or the same field of what another pointer points to.
+/// Places, and which others are the same, or the same field of what another pointer points to, or of
+/// another element of the same array.
 #[derive(Default)]
 pub(super) struct SymbolicAddresses {
     same: FixedSet<(Pointer, u64)>,
     fields: FixedSet<u64>,
+    arrays: FixedSet<u64>,
 }
 
 impl SymbolicAddresses {
     pub(super) fn add(&mut self, address: SymbolicAddress) {
         self.same.insert((address.pointer, address.offset));
         self.fields.extend(address.field());
+        self.arrays.extend(address.array());
     }
 
     /// The same field of something else is not like it.
@@ -157,7 +169,8 @@ impl SymbolicAddresses {
     pub(super) fn look_like(&self, other: SymbolicAddress) -> bool {
         !self.same.is_empty()
             && (self.same.contains(&(other.pointer, other.offset))
-                || other.field().is_some_and(|field| self.fields.contains(&field)))
+                || other.field().is_some_and(|field| self.fields.contains(&field))
+                || other.array().is_some_and(|array| self.arrays.contains(&array)))
     }
 }
 
@@ -556,6 +569,41 @@ mod tests {
 
     /// As gcc and clang compile `atomic_load(&variable)` and `atomic_load(&argument->field)`
     /// without optimisation, next to an ordinary `*argument`.
+    /// As a search of a skip list begins with the highest level.
+    #[test]
+    fn numbers_are_no_arrays() {
+        let found = operands(|a| {
+            a.mov(esi, 0x40).unwrap();
+            a.mov(rax, qword_ptr(rdi + rsi)).unwrap();
+            a.mov(rsi, -8i64 as u64).unwrap();
+            a.mov(rax, qword_ptr(rdi + rsi)).unwrap();
+            a.mov(esi, 0x7000).unwrap();
+            a.mov(rax, qword_ptr(rdi + rsi)).unwrap();
+        });
+        let arrays: Vec<_> = found.into_iter().map(SymbolicAddress::variable_or_array).collect();
+        assert_eq!(arrays, [None, None, Some(0x7000)]);
+    }
+
+    /// Accounts that have a lock each: two of them are locked by their numbers, which go through other
+    /// registers before the locks are released.
+    #[test]
+    fn other_elements_are_alike() {
+        let found = operands(|a| {
+            a.lea(r10, ptr(0x7000)).unwrap();
+            a.lea(rdx, qword_ptr(r10 + rax * 8)).unwrap();
+            a.xchg(dword_ptr(rdx), ecx).unwrap();
+            a.movsxd(rax, r13d).unwrap();
+            a.lea(rax, qword_ptr(r10 + rax * 8)).unwrap();
+            a.mov(dword_ptr(rax), 0).unwrap();
+            a.mov(dword_ptr(rax + 4), 0).unwrap();
+            a.mov(dword_ptr(rdi + rax * 8), 0).unwrap();
+        });
+        let mut locked = SymbolicAddresses::default();
+        locked.add(found[2]);
+        let alike: Vec<_> = found[4..].iter().map(|&it| locked.look_like(it)).collect();
+        assert_eq!(alike, [true, false, false], "not another field, nor another array");
+    }
+
     #[test]
     fn slots_of_the_compilers() {
         let found = operands(|a| {
