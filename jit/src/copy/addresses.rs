@@ -567,8 +567,6 @@ mod tests {
         assert_eq!(arrays, [table, own, own, Some(0x7108), None, None]);
     }
 
-    /// As gcc and clang compile `atomic_load(&variable)` and `atomic_load(&argument->field)`
-    /// without optimisation, next to an ordinary `*argument`.
     /// As a search of a skip list begins with the highest level.
     #[test]
     fn numbers_are_no_arrays() {
@@ -604,6 +602,8 @@ mod tests {
         assert_eq!(alike, [true, false, false], "not another field, nor another array");
     }
 
+    /// As gcc and clang compile `atomic_load(&variable)` and `atomic_load(&argument->field)`
+    /// without optimisation, next to an ordinary `*argument`.
     #[test]
     fn slots_of_the_compilers() {
         let found = operands(|a| {
