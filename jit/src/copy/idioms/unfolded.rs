@@ -191,7 +191,7 @@ fn is_dead(
             _ if is_call(i) => {
                 // A call by a register that is known to hold a slot's value names the slot, and is as short as
                 // it was.
-                let is_slot = i.memory_base() == Register::None && i.len() <= BY_REGISTER;
+                let is_slot = i.is_ip_rel_memory_operand() && i.len() <= BY_REGISTER;
                 let is_target = match i.op0_kind() {
                     OpKind::Register => true,
                     OpKind::Memory => {
@@ -243,6 +243,7 @@ mod tests {
     use super::unfolded;
     use crate::copy::tests::assembled;
     use iced_x86::code_asm::*;
+    use iced_x86::{Code, Instruction, MemoryOperand, Register};
 
     /// Distributions compile optimised code with frame pointers, and functions whose variables are
     /// aligned to cache lines have one anyhow.
@@ -290,12 +291,15 @@ mod tests {
     /// does not name any more ([`crate::copy::functions`]).
     #[test]
     fn what_is_called_later() {
+        let slot = MemoryOperand::with_base_displ(Register::RIP, 0x7000);
+        let named = Instruction::with1(Code::Call_rm64, slot).expect("is an instruction");
         for (bytes, found) in [(2, &[][..]), (6, &[0])] {
             let mut code = assembled(|a| {
                 a.mov(r10, qword_ptr(0x7000)).unwrap();
                 a.cmp(r10, 0x1234).unwrap();
-                a.call(qword_ptr(0x7000)).unwrap();
+                a.call(r10).unwrap();
             });
+            code[2] = named;
             code[2].set_len(bytes);
             assert_eq!(unfolded(&code), found);
         }
