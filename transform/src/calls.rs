@@ -3,7 +3,8 @@
 //! # The site of a critical section
 //! is in the innermost function that was under way from the acquisition to the release: what takes
 //! a lock and returns with it is a wrapper, and its caller's line is what a programmer looks for.
-//! If that function lies in a library of the system, the site is in the first caller that does not.
+//! If that function lies in a library of the system, the site is in the first caller that does not, or if
+//! there is none, in the outermost function that does not.
 //!
 //! # Losing count
 //! A call's record names the call instruction, a return's record the address that it returns to.
@@ -80,15 +81,16 @@ impl Calls {
         frames: usize,
         (acquire, release): (u64, u64),
     ) -> (u64, u64) {
-        let mut frames = frames.min(taken.depth);
-        loop {
-            let first = taken.at(frames).unwrap_or(acquire);
-            if frames == 0 || taken.depth - frames >= KEPT || !self.is_foreign(first) {
-                let last = self.stack.get(frames).map_or(release, |call| u64::from(*call) + 1);
-                return (first, last);
-            }
-            frames -= 1;
-        }
+        let inner = frames.min(taken.depth);
+        let is_known = |frames: usize| taken.depth - frames < KEPT;
+        let first = |frames: usize| taken.at(frames).unwrap_or(acquire);
+        let is_own = |&frames: &usize| !is_known(frames) || !self.is_foreign(first(frames));
+        // What the system starts a thread with is no site: then the section outlasts the program's functions,
+        // and the outermost of these has it.
+        let outwards = (0..=inner).rev().find(is_own);
+        let frames = outwards.or_else(|| (inner..=taken.depth).find(is_own)).unwrap_or(inner);
+        let last = self.stack.get(frames).map_or(release, |call| u64::from(*call) + 1);
+        (first(frames), last)
     }
 
     /// Where a thread is that is at `pc`: that instruction and the calls around it, but for those in
@@ -133,6 +135,18 @@ mod tests {
         calls.foreign = std::iter::once(0x200..0x300).collect();
         assert_eq!(calls.sites(&taken, frames, (0x305, 0x405)), (0x101, 0x101));
         assert_eq!(calls.outwards(0x305), [0x305, 0x100]);
+    }
+
+    /// A thread ends with a lock that another one gives away for it.
+    #[test]
+    fn a_section_that_outlasts_the_thread_s_function_has_a_site() {
+        let mut calls = Calls::default();
+        calls.enter(0x900); // the system calls run
+        calls.enter(0x100); // run calls lock
+        let taken = calls.remember();
+        let frames = calls.leave(0x905);
+        calls.foreign = std::iter::once(0x900..0xa00).collect();
+        assert_eq!((frames, calls.sites(&taken, frames, (0x305, 0x905))), (0, (0x101, 0x905)));
     }
 
     #[test]

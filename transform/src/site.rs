@@ -81,9 +81,11 @@ impl Place {
         self.frames.first().map_or_else(|| self.short(), |frame| escape(&frame.function))
     }
 
-    /// The functions into which the innermost one is inlined, from the inside out.
+    /// The functions of the program into which the innermost one is inlined, from the inside out. (What
+    /// the standard library calls it by, as it does a thread's function, says nothing.)
     pub fn inlined_into(&self) -> impl Iterator<Item = String> {
-        self.frames.iter().skip(1).map(|frame| match frame.source() {
+        let outer = self.frames.iter().skip(1).filter(|frame| !frame.is_of_a_library());
+        outer.map(|frame| match frame.source() {
             Some(source) => escape(&format!("inlined into {} {source}", frame.function)),
             None => escape(&format!("inlined into {}", frame.function)),
         })

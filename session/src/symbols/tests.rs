@@ -98,7 +98,8 @@ fn inlined_calls_are_listed_from_the_inside_out() {
         file: Some(file.into()),
         line: Some(line),
     };
-    let frames = vec![frame("next", "queue.h", 12), frame("main", "/x/a.c", 3)];
+    let library = frame("std::__invoke", "/usr/include/c++/12/bits/invoke.h", 96);
+    let frames = vec![frame("next", "queue.h", 12), library, frame("main", "/x/a.c", 3)];
     let place = Place { frames, ..Place::unknown(0x1000_000c) };
     assert_eq!(place.short(), "next queue.h:12");
     assert_eq!(place.inlined_into().collect::<Vec<_>>(), ["inlined into main a.c:3"]);
