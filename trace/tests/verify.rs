@@ -108,6 +108,10 @@ fn threads_have_a_life() {
     // The process was ended from within: threads stop where they are.
     let ended = "t0 start\nt1 start\nt0 syscall nr=231 payload unfinished\nend exited=0";
     assert_eq!(violations(ended), "");
+    // What another thread has taken over meanwhile stands behind the last event of the one that ended it.
+    let taken = "t0 start\nt1 start\nt0 syscall nr=231 noticket\nt0 handover obj=0x4000000000000000 nr=4\n\
+                 t1 takeover obj=0x4000000000000000 ticket=1 nr=4\nend exited=0";
+    assert_eq!(violations(taken), "");
     let ended = "t0 start\nt1 start\nt0 killed value=9\nend signaled=9";
     assert_eq!(violations(ended), "");
     // The recording was stopped, and so were its threads.

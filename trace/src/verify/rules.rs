@@ -234,7 +234,10 @@ impl State {
             sink.report(ViolationKind::AfterExit);
         }
         self.exited |= event.kind() == EventKind::ThreadExit;
-        self.ended = matches!(event.kind(), EventKind::Killed | EventKind::Syscall);
+        // Another thread that goes on may still take over what this one had.
+        if !event.is_from_another_thread() {
+            self.ended = matches!(event.kind(), EventKind::Killed | EventKind::Syscall);
+        }
     }
 
     fn waits(&mut self, event: &Event, sink: &mut Sink<'_>) {
