@@ -21,19 +21,18 @@ const CALL: u64 = 105;
 const LOAD: u64 = 15;
 /// Nanoseconds that the recorder takes around an atomic instruction or a watched store, in line.
 const STORE: u64 = 45;
-
 /// Nanoseconds from a system call's instruction to the recorder, and as many back.
 const SYSCALL: u64 = 100;
-/// Nanoseconds that a call takes which the program by itself makes without the kernel.
+/// Nanoseconds that a call takes which the program makes without the kernel when it is not recorded.
 const WITHOUT_KERNEL: u64 = 25;
 
-/// By how much the work before an event was longer than the program's own, in ticks.
+/// How long the recorder worked before an event, since the program came to it, in ticks.
 pub(crate) fn head(event: &Event, ticks_per_second: u64) -> u64 {
     let nanoseconds = if event.kind() == EventKind::Syscall { SYSCALL } else { 0 };
     ticks(nanoseconds, ticks_per_second)
 }
 
-/// How long an event took the program by itself, if it waited for nothing, in ticks.
+/// How long an event lasts when the program is not recorded, waiting included, in ticks.
 pub(crate) fn took(event: &Event, ticks_per_second: u64) -> u64 {
     let recorded = event.end.saturating_sub(event.begin);
     match event.kind() {
@@ -44,7 +43,7 @@ pub(crate) fn took(event: &Event, ticks_per_second: u64) -> u64 {
     }
 }
 
-/// By how much the work after an event was longer than the program's own, in ticks.
+/// How long the recorder worked after an event, until the program went on, in ticks.
 pub(crate) fn tail(event: &Event, ticks_per_second: u64) -> u64 {
     use EventKind::*;
     // Locks of the program's own are made of instructions.
@@ -53,7 +52,7 @@ pub(crate) fn tail(event: &Event, ticks_per_second: u64) -> u64 {
         Rdtsc if made => LOAD,
         _ if made => STORE,
         MutexLock | MutexTryLock | MutexUnlock | SpinLock | SpinTryLock | SpinUnlock => STAND_IN,
-        // A stand-in takes no time that an event would show, and declines to wait.
+        // These stand-ins do not wait: if one has executed the call, the event ends when it begins.
         MutexTimedLock | ReadLock | WriteLock | RwUnlock | SemWait | SemTryWait | SemPost
             if event.begin == event.end =>
         {

@@ -132,8 +132,9 @@ pub fn handoff(
             times.min()
         });
         let least = main.join().expect("the measuring thread does not panic");
-        // The scope waits for what the thread does, not for its end. A recorder measures before it blocks
-        // signals: the first one of a program's timer would end the process in a thread that is still there.
+        // The scope waits until both threads have measured, not until they have ended. The recorder measures
+        // before it blocks signals. If a thread were still there when the program sets a timer, the timer's
+        // signal could come to that thread, and would end the process.
         other.join().expect("the other thread does not panic");
         let least = least?;
         u64::try_from(least.as_nanos() / (2 * u128::from(rounds.max(1)))).ok()

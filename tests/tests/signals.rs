@@ -241,7 +241,8 @@ fn a_user_is_set_while_threads_are_created() {
     is_exact(&bench);
 }
 
-/// Where a thread is away because it takes a signal, another thread may find it away.
+/// A thread that takes a signal is out of guest code. Another thread that asks whether it is alone may find
+/// the thread so, and put a handover before the signal.
 #[test]
 fn a_thread_is_found_away_while_it_takes_a_signal() {
     let bench = bench();
@@ -259,8 +260,7 @@ fn a_thread_is_found_away_while_it_takes_a_signal() {
     let path = bench.path().join("a.refrain");
     let mut trace = OwnedTrace::read(&Trace::open(&path).expect("a trace")).expect("can be read");
     let object = order::accesses_object(ThreadId(0));
-    let slot_of = |event: &Event| order::slot(event.object);
-    let is_of_slot = |it: &OwnedEvent| slot_of(&it.event) == order::slot(object);
+    let is_of_slot = |it: &OwnedEvent| order::slot(it.event.object) == order::slot(object);
     assert!(!trace.threads.iter().flatten().any(is_of_slot), "nobody has found it away");
     let mut found = 0;
     let events = std::mem::take(&mut trace.threads[0]).into_iter().flat_map(|it| {

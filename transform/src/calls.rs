@@ -3,8 +3,9 @@
 //! # The site of a critical section
 //! is in the innermost function that was under way from the acquisition to the release: what takes
 //! a lock and returns with it is a wrapper, and its caller's line is what a programmer looks for.
-//! If that function lies in a library of the system, the site is in the first caller that does not, or if
-//! there is none, in the outermost function that does not.
+//! If that function lies in a library of the system, the site is in its nearest caller outside of such
+//! libraries. If there is no such caller, the site is in the outermost function outside of them which that
+//! function has called on the way to the acquisition.
 //!
 //! # Losing count
 //! A call's record names the call instruction, a return's record the address that it returns to.
@@ -85,8 +86,8 @@ impl Calls {
         let is_known = |frames: usize| taken.depth - frames < KEPT;
         let first = |frames: usize| taken.at(frames).unwrap_or(acquire);
         let is_own = |&frames: &usize| !is_known(frames) || !self.is_foreign(first(frames));
-        // What the system starts a thread with is no site: then the section outlasts the program's functions,
-        // and the outermost of these has it.
+        // A section that outlasts all of the program's functions ends in code of the system that has started
+        // the thread. Its site is in the outermost of these functions.
         let outwards = (0..=inner).rev().find(is_own);
         let frames = outwards.or_else(|| (inner..=taken.depth).find(is_own)).unwrap_or(inner);
         let last = self.stack.get(frames).map_or(release, |call| u64::from(*call) + 1);

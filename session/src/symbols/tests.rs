@@ -5,13 +5,13 @@ use object::{Object, ObjectSymbol};
 
 const NAME: &str = "refrain_symbol_for_tests";
 
-/// A function with a known name, all of whose code is its own.
+/// A function with a known name. No other function is inlined into it.
 #[inline(never)]
 fn refrain_symbol_for_tests() -> u32 {
     7
 }
 
-/// No compiler drops a function whose address somebody may take.
+/// Has the compiler keep the function: an optimised build needs no call to know what it returns.
 #[used]
 static KEPT: fn() -> u32 = refrain_symbol_for_tests;
 
