@@ -130,6 +130,11 @@ impl Builder {
         Builder { keeps_overhead: true, ..self }
     }
 
+    /// Whether the recorder's work is taken out that the trace does not note.
+    fn takes_recording_out(&self) -> bool {
+        self.recorded.is_none() && self.drops_tails
+    }
+
     /// Appends the next event of a thread.
     pub fn push(&mut self, thread: ThreadId, event: &Event) -> Result<(), Error> {
         let Some(strand) = self.strands.get(thread.index()) else {
@@ -145,11 +150,12 @@ impl Builder {
             false => recording::tail(event, self.ticks_per_second),
         };
         let tail = std::mem::replace(&mut self.tails[thread.index()], tail);
-        let drops_tails = self.recorded.is_none() && self.drops_tails;
-        let head = recording::head(event, self.ticks_per_second);
-        let added = if drops_tails { tail + head } else { 0 };
+        let added = match self.takes_recording_out() {
+            true => tail + recording::head(event, self.ticks_per_second),
+            false => 0,
+        };
         let work = gone.saturating_sub(overhead).saturating_sub(added);
-        if drops_tails {
+        if self.takes_recording_out() {
             self.places.push(thread, event, work);
         }
         if let Some(recorded) = &mut self.recorded {
@@ -167,7 +173,7 @@ impl Builder {
             let to = if operation.is_kernel() { event.end } else { event.begin };
             sharing.push(thread, from, to);
         }
-        let took = match drops_tails {
+        let took = match self.takes_recording_out() {
             true => recording::took(event, self.ticks_per_second),
             false => event.end.saturating_sub(event.begin),
         };
@@ -286,7 +292,7 @@ impl Builder {
         if self.keeps_overhead {
             std::mem::take(&mut self.took).add_to(&mut self.strands, self.ticks_per_second);
         }
-        if self.recorded.is_none() && self.drops_tails {
+        if self.takes_recording_out() {
             quicken_creation(&mut self.strands);
         }
         self.match_children();

@@ -50,6 +50,11 @@ impl EventKind {
         matches!(self, EventKind::Handover | EventKind::Takeover | EventKind::Contended)
     }
 
+    /// Whether such an event is of a signal: a handler begins, or the program ends.
+    pub fn is_of_signal(self) -> bool {
+        matches!(self, EventKind::Signal | EventKind::Killed)
+    }
+
     /// Whether such an event acquires a lock of the library's, or tries to. A semaphore is one, and so
     /// is the mutex that a wait for a condition returns with.
     pub fn acquires_lock(self) -> bool {
@@ -388,6 +393,11 @@ impl Event {
         self.kind() == EventKind::Handover && is_of_word && self.pc == 0
     }
 
+    /// Whether the instruction at `pc` has caused the signal that the event is of.
+    pub fn is_of_fault_at(&self, pc: u64) -> bool {
+        self.kind().is_of_signal() && (self.nr, self.pc) == (delivery::FAULT, pc)
+    }
+
     /// Whether the event's payload is the next one in its chunk.
     pub fn has_payload(&self) -> bool {
         self.flags & HAS_PAYLOAD != 0
@@ -395,8 +405,7 @@ impl Event {
 
     /// Whether the event is a signal that interrupts a computation: `pc` and `ticket` say where.
     pub fn interrupts(&self) -> bool {
-        matches!(self.kind(), EventKind::Signal | EventKind::Killed)
-            && self.nr == delivery::AT_COUNT
+        self.kind().is_of_signal() && self.nr == delivery::AT_COUNT
     }
 
     /// Whether the event has a place in the order of its object.

@@ -13,7 +13,7 @@ use crate::replay::fast_path::{FastPathState, Lent, takes_slow_path};
 use crate::replay::gate::Condition;
 use crate::replay::outcome::DivergenceKind;
 use crate::replay::thread::{GuestThread, Halt};
-use refrain_trace::{Event, EventId, EventKind, accessed, delivery, order};
+use refrain_trace::{Event, EventId, EventKind, accessed, order};
 
 impl FastPathState {
     /// Performs the events of an access that translated code is about to make; it keeps its turn until
@@ -236,10 +236,12 @@ impl GuestThread {
             if !event.kind().is_of_access() || !is_past {
                 break;
             }
-            // What the thread is in then is its next event, unless that happens here.
-            if is_away(&event) && !self.behind_handovers()?.is_some_and(|next| self.is_here(&next))
-            {
-                break;
+            // The thread is away in the call that its next event is of, unless that event happens here.
+            if is_away(&event) {
+                let next = self.behind_handovers()?;
+                if !next.is_some_and(|next| self.happens_here(&next)) {
+                    break;
+                }
             }
             if self.fast_path.left() > 0 {
                 break;
@@ -249,17 +251,14 @@ impl GuestThread {
         Ok(())
     }
 
-    /// Whether an event is of no call, but happens where the thread is: it comes back, takes a signal,
-    /// faults, or learns of memory in common.
-    fn is_here(&self, event: &Event) -> bool {
-        let at_pc = event.pc == self.context.rip;
+    /// Whether an event happens where the thread is now, and in no call: the thread comes back to guest code,
+    /// takes a signal, faults, or learns of memory in common.
+    fn happens_here(&self, event: &Event) -> bool {
+        let pc = self.context.rip;
         match event.kind() {
             EventKind::Takeover => event.nr == accessed::BACK,
-            EventKind::Common => at_pc,
-            EventKind::Signal | EventKind::Killed => {
-                at_pc && event.nr == delivery::FAULT || self.is_taken_here(event)
-            }
-            _ => false,
+            EventKind::Common => event.pc == pc,
+            _ => event.is_of_fault_at(pc) || self.is_taken_here(event),
         }
     }
 

@@ -80,8 +80,9 @@ impl GuestThread {
             _ => false,
         };
         self.mark_in_body = self.cancellable.then(|| self.mark_that_body_changes()).flatten();
-        let cancelled =
-            self.cancellable && self.marked && self.mark().is_some_and(|(_, mark)| acts(mark));
+        let cancelled = self.cancellable
+            && self.fast_path.is_marked
+            && self.mark().is_some_and(|(_, mark)| acts(mark));
         self.cancelled |= cancelled;
         cancelled
     }
@@ -150,8 +151,7 @@ impl GuestThread {
             return None;
         }
         let (address, mark) = self.mark()?;
-        self.marked = true;
-        self.fast_path.is_cancelled = true;
+        self.fast_path.is_marked = true;
         let at_once = self.cancelled || mark & AT_ONCE != 0;
         let mark = mark | CANCELING | CANCELED;
         let handler = if at_once && acts(mark) { test } else { nothing };

@@ -151,8 +151,8 @@ pub(crate) struct FastPathState {
     wanted: Option<(u64, u64)>,
     /// A `pthread_once` whose routine this thread is about to run.
     pub(crate) beginning_once: Option<u64>,
-    /// The thread has been cancelled, which the next cancellation point may be for.
-    pub(crate) is_cancelled: bool,
+    /// The thread has marked itself as cancelled: its next cancellation point may end it.
+    pub(crate) is_marked: bool,
     /// The instruction that is executed in line.
     pub(crate) held: Option<Held>,
     pub(crate) id: ThreadId,
@@ -177,7 +177,7 @@ impl Default for FastPathState {
             pages: KnownPages::new(),
             wanted: None,
             beginning_once: None,
-            is_cancelled: false,
+            is_marked: false,
             held: None,
             id: ThreadId(0),
             owners: std::ptr::null(),
@@ -251,19 +251,20 @@ pub(crate) fn install(engine: &dyn Engine, pc: u64, hook: &Hook, library: &Path)
 struct Call<'a> {
     object: u64,
     thread: &'a mut FastPathState,
+    stream: &'a ThreadLog,
     log: Busy<'a>,
     sp: u64,
     begin: u64,
 }
 
-impl Call<'_> {
+impl<'a> Call<'a> {
     /// `None` if the call has to take the slow path.
     ///
     /// # Safety
     /// `data` is the calling thread's armed [`FastPathState`], `sp` the stack pointer at the
     /// function's entry; one `Call` at a time.
     #[inline(always)]
-    unsafe fn new<'a>(object: u64, sp: u64, data: u64) -> Option<Call<'a>> {
+    unsafe fn new(object: u64, sp: u64, data: u64) -> Option<Call<'a>> {
         // SAFETY: the caller's; the thread's own state is used by this thread alone, which is in
         // guest code and so not inside the recorder.
         let thread = unsafe { &mut *(data as *mut FastPathState) };
@@ -273,17 +274,20 @@ impl Call<'_> {
         }
         let begin = host::ticks();
         // SAFETY: armed with a reference that outlives the thread's run.
-        let mut log = unsafe { &*thread.log }.try_enter()?;
-        log.has_room(1).then_some(Call { object, thread, log, sp, begin })
+        let stream = unsafe { &*thread.log };
+        let mut log = stream.try_enter()?;
+        log.has_room(1).then_some(Call { object, thread, stream, log, sp, begin })
     }
 
     /// Takes the ticket and appends the event.
     #[inline(always)]
-    fn record(self, kind: EventKind, end: u64, result: i32) {
+    fn record(self, kind: EventKind, end: u64, result: i32) -> Recorded<'a> {
         // SAFETY: armed with a reference that outlives the thread's run.
         let tickets = unsafe { &*self.thread.tickets };
         let ticket = tickets.take(order::slot(self.object));
+        let stream = self.stream;
         self.append(Event { code: kind as u8, result, ticket, end, ..Event::default() });
+        Recorded(stream)
     }
 
     /// Appends the call's event.
@@ -311,6 +315,17 @@ impl Call<'_> {
             return Some(self.begin);
         }
         try_again(|| is_free() && try_lock()).then(host::ticks)
+    }
+}
+
+/// The event of a call, which its thread has appended last.
+struct Recorded<'a>(&'a ThreadLog);
+
+impl Recorded<'_> {
+    /// The call has woken threads. That takes longer than many a critical section, and is no work of the
+    /// program's.
+    fn lasts_until_now(&self) {
+        self.0.amend(|event| event.end = host::ticks());
     }
 }
 
@@ -425,16 +440,13 @@ unsafe extern "sysv64" fn mutex_unlock(object: u64, sp: u64, data: u64) -> i64 {
     if kind != Kind::Normal && (!mutex.is_held_by(call.thread.tid) || mutex.is_free()) {
         return SLOW_PATH;
     }
-    let (end, log) = (call.begin, call.thread.log);
-    call.record(EventKind::MutexUnlock, end, 0);
+    let end = call.begin;
+    let recorded = call.record(EventKind::MutexUnlock, end, 0);
     if kind == Kind::Recursive && mutex.count.load(Ordering::Relaxed) > 1 {
         add(&mutex.count, -1);
     } else if mutex.unlock(kind) {
         host::futex_wake_one(object);
-        // Waking takes longer than many a critical section, and is no work of the program's.
-        // SAFETY: armed with a reference that outlives the thread's run; `call`, which appended the
-        // event, is gone.
-        unsafe { &*log }.amend(|event| event.end = host::ticks());
+        recorded.lasts_until_now();
     }
     0
 }

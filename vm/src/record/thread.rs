@@ -48,8 +48,6 @@ pub(crate) struct GuestThread {
     pub(crate) clear_at_exit: u64,
     /// Where the list of robust mutexes is that the thread holds, if it has one.
     pub(crate) robust_list: u64,
-    /// The thread has marked itself as cancelled.
-    pub(crate) marked: bool,
     /// It is in a hooked function that is a cancellation point.
     pub(crate) cancellable: bool,
     /// It is cancelled in that function.
@@ -169,7 +167,6 @@ fn run_thread(machine: Arc<Machine>, birth: Birth, cpu: Box<dyn RecordingCpu>) {
         log,
         clear_at_exit,
         robust_list: 0,
-        marked: false,
         cancellable: false,
         cancelled: false,
         mark_in_body: None,

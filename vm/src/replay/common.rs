@@ -12,7 +12,7 @@ use crate::layout::PAGE;
 use crate::memory::page_up;
 use crate::order::Span;
 use refrain_trace::payload::{SyscallRecord, Write};
-use refrain_trace::{Event, EventKind, common as numbers, delivery, order};
+use refrain_trace::{Event, EventKind, common as numbers, order};
 use std::ops::Range;
 
 impl GuestThread {
@@ -210,12 +210,9 @@ impl GuestThread {
             return Ok(Some(fault));
         }
         let next = self.cursor.peek()?.copied();
-        if let Some(event) = next.filter(|event| event.pc == self.context.rip) {
+        if let Some(event) = next.filter(|event| event.is_of_fault_at(self.context.rip)) {
             // The recorder has told the fault from others: the memory's file had become shorter.
-            let faults = matches!(event.kind(), EventKind::Signal | EventKind::Killed);
-            if faults && event.nr == delivery::FAULT {
-                return Ok(Some(Fault { signal: event.value as i32, ..fault }));
-            }
+            return Ok(Some(Fault { signal: event.value as i32, ..fault }));
         }
         Ok(if self.execute_on_copies()? { None } else { Some(fault) })
     }

@@ -9,7 +9,7 @@ use super::gate::Condition;
 use super::thread::{GuestThread, Halt};
 use crate::engine::Fault;
 use crate::layout::PAGE;
-use refrain_trace::{Event, EventKind, common, delivery, order};
+use refrain_trace::{Event, EventKind, common, order};
 
 /// No program has memory here: a replay that has gone another way has followed a null pointer.
 const LOWEST: u64 = 1 << 16;
@@ -79,8 +79,7 @@ impl GuestThread {
         self.events_before()?;
         let Some(event) = self.cursor.peek()?.copied() else { return Ok(false) };
         let pc = self.context.rip;
-        let has_no_place = matches!(event.kind(), EventKind::Signal | EventKind::Killed)
-            && (event.nr, event.pc) == (delivery::FAULT, pc);
+        let has_no_place = event.is_of_fault_at(pc);
         let is_this = is_fault(&event, pc) && event.object / PAGE == fault.address / PAGE;
         if (is_this || has_no_place) && self.fast_path.left() <= 0 {
             return Ok(false);

@@ -18,7 +18,7 @@ impl GuestThread {
             // here is behind it.
             let is_here = |event: &Event| {
                 let of_kernel = event.kind().is_of_access() && event.nr == accessed::AHEAD;
-                of_kernel || matches!(event.kind(), EventKind::Signal | EventKind::Killed)
+                of_kernel || event.kind().is_of_signal()
             };
             let next = self.cursor.peek()?.copied();
             let is_handover = next.is_some_and(|event| event.kind() == EventKind::Handover);
@@ -36,16 +36,15 @@ impl GuestThread {
         Ok(())
     }
 
-    /// Whether an event is a signal that the thread takes where it is now, between two instructions.
+    /// Whether an event is of a signal that the thread takes where it is now, between two instructions.
     pub(crate) fn is_taken_here(&self, event: &Event) -> bool {
-        let count = match event.nr {
-            delivery::AFTER_EVENT => event.ticket,
-            delivery::AT_COUNT => self.context.retired.wrapping_sub(self.counted),
-            delivery::AT_YIELD => self.yields,
-            _ => return false,
+        let is_reached = match event.nr {
+            delivery::AFTER_EVENT => true,
+            delivery::AT_COUNT => event.ticket == self.context.retired.wrapping_sub(self.counted),
+            delivery::AT_YIELD => event.ticket == self.yields,
+            _ => false,
         };
-        let is_signal = matches!(event.kind(), EventKind::Signal | EventKind::Killed);
-        is_signal && (event.pc, event.ticket) == (self.context.rip, count)
+        event.kind().is_of_signal() && event.pc == self.context.rip && is_reached
     }
 
     /// From here on the thread's instructions and yields are counted anew.

@@ -19,7 +19,7 @@ use crate::same_epoch::{EpochWords, SameEpoch};
 use crate::syscall::Call;
 use crate::{Error, Result, cpuid, state_area};
 use refrain_trace::payload::{SyscallRecord, Write};
-use refrain_trace::{Access, Cursor, Event, EventId, EventKind, ThreadId, delivery, order};
+use refrain_trace::{Access, Cursor, Event, EventId, EventKind, ThreadId, order};
 use std::cell::LazyCell;
 use std::sync::Arc;
 
@@ -218,10 +218,10 @@ impl GuestThread {
     /// Runs the guest until there is nothing more to do, or a handler returns to the body of a
     /// library function.
     pub(crate) fn run_guest(&mut self) -> Result<(), Halt> {
-        // A further signal may have interrupted the handler that begins here, or the thread, at the
-        // first instruction.
-        self.take_signals()?;
         loop {
+            // A signal may interrupt the thread before it executes anything, also in a handler that has just
+            // begun.
+            self.take_signals()?;
             self.enter_guest()?;
             match self.creating {
                 // A function that is called now tells that no thread will be created.
@@ -246,10 +246,7 @@ impl GuestThread {
             };
             // An instruction in line that faults is over, too.
             self.fast_path.finish();
-            let Some(exit) = exit else {
-                self.take_signals()?;
-                continue;
-            };
+            let Some(exit) = exit else { continue };
             if matches!(exit, Exit::Syscall | Exit::Hook) {
                 self.go_away()?;
             }
@@ -290,7 +287,6 @@ impl GuestThread {
             if std::mem::replace(&mut self.flow, Flow::Continue) == Flow::Returned {
                 return Ok(());
             }
-            self.take_signals()?;
         }
     }
 
@@ -302,10 +298,7 @@ impl GuestThread {
         if let Some(fault) = self.recorded_fault(pc)? {
             return self.fault(fault);
         }
-        let faulted = self.cursor.peek()?.filter(|event| {
-            let ended = matches!(event.kind(), EventKind::Signal | EventKind::Killed);
-            ended && event.nr == delivery::FAULT && event.pc == pc
-        });
+        let faulted = self.cursor.peek()?.filter(|event| event.is_of_fault_at(pc));
         if let Some(signal) = faulted.map(|event| event.value as i32) {
             return self.fault(Fault { signal, address: pc });
         }

@@ -192,15 +192,11 @@ fn is_dead(
                 // A call by a register that is known to hold a slot's value names the slot, and is as short as
                 // it was.
                 let is_slot = i.is_ip_rel_memory_operand() && i.len() <= BY_REGISTER;
-                let is_target = match i.op0_kind() {
-                    OpKind::Register => true,
-                    OpKind::Memory => {
-                        let parts = [i.memory_base(), i.memory_index()];
-                        is_slot || parts.iter().any(|part| part.full_register() == register)
-                    }
-                    _ => false,
-                };
-                if is_clobbered() && !is_target {
+                let reads_register = i.op0_kind() == OpKind::Register
+                    || [i.memory_base(), i.memory_index()]
+                        .iter()
+                        .any(|part| part.full_register() == register);
+                if is_clobbered() && !is_slot && !reads_register {
                     continue;
                 }
                 return false;

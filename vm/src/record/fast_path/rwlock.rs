@@ -53,7 +53,7 @@ impl RwLock {
             && self.writer.load(Ordering::Relaxed) != tid
     }
 
-    /// Whether writers get no preference, and the thread may be one.
+    /// Whether it is one that writers may take here: this process alone uses it, and readers come first.
     fn is_plain_for_writers(&self) -> bool {
         self.shared.load(Ordering::Relaxed) == 0 && self.preference.load(Ordering::Relaxed) == 0
     }
@@ -62,16 +62,15 @@ impl RwLock {
         word & FLAGS == 0 && word < MANY
     }
 
-    /// Takes a read lock, unless there is a writer. If one was there last, and nobody since, the write phase
-    /// ends: whether those who wait for that are to be woken.
-    fn try_read(&self) -> Option<bool> {
+    /// Takes a read lock; `None` if there is a writer. If a writer had the lock last, the write phase ends: the
+    /// word whose waiters are all to be woken then.
+    fn try_read(&self) -> Option<Option<&AtomicU32>> {
         let more = |word| match word {
             WRITE_PHASE => Some(READER),
             _ => Self::is_free_of_writers(word).then(|| word + READER),
         };
         let before = self.readers.fetch_update(Ordering::Acquire, Ordering::Relaxed, more).ok()?;
-        let ends = before == WRITE_PHASE;
-        Some(ends && self.write_phase.swap(0, Ordering::Relaxed) & WAITED_FOR != 0)
+        Some((before == WRITE_PHASE).then(|| change(&self.write_phase, 0)).flatten())
     }
 
     /// Takes the lock as a writer, unless anybody else has it or wants it.
@@ -89,11 +88,11 @@ impl RwLock {
         true
     }
 
-    /// Gives the lock back as the writer, to the readers that wait if there are any; the words whose waiters
-    /// are to be woken: all readers, one writer.
+    /// Gives the lock back as the writer; if readers wait, they have it then. The word on which all of these
+    /// are to be woken, and the word on which one writer is.
     fn unlock_write(&self) -> [Option<&AtomicU32>; 2] {
         self.writer.store(0, Ordering::Relaxed);
-        let writers = self.next_writer.swap(0, Ordering::Relaxed) & WAITED_FOR != 0;
+        let writer = change(&self.next_writer, 0);
         let left = |word: u32| match word ^ WRITER {
             word if word < READER => word,
             word => word ^ WRITE_PHASE,
@@ -102,12 +101,11 @@ impl RwLock {
             .readers
             .fetch_update(Ordering::Release, Ordering::Relaxed, |word| Some(left(word)));
         let before = before.expect("there is always a next value");
-        let readers =
-            before >= READER && self.write_phase.swap(0, Ordering::Relaxed) & WAITED_FOR != 0;
-        [readers.then_some(&self.write_phase), writers.then_some(&self.next_writer)]
+        let readers = (before >= READER).then(|| change(&self.write_phase, 0)).flatten();
+        [readers, writer]
     }
 
-    /// Gives a read lock back; the words whose waiters are to be woken.
+    /// Gives a read lock back; the words whose waiters are all to be woken.
     fn unlock_read(&self) -> [Option<&AtomicU32>; 2] {
         let fewer = |word: u32| {
             let mut left = word.wrapping_sub(READER);
@@ -124,13 +122,28 @@ impl RwLock {
             .fetch_update(Ordering::Release, Ordering::Relaxed, |word| Some(fewer(word)));
         let before = before.expect("there is always a next value");
         let after = fewer(before);
-        let begins = after & WRITE_PHASE != 0 && {
+        let writer = (after & WRITE_PHASE != 0).then(|| {
             fence(Ordering::Acquire);
-            self.write_phase.swap(1, Ordering::Relaxed) & WAITED_FOR != 0
-        };
+            change(&self.write_phase, 1)
+        });
         let goes_on = (before ^ after) & READERS_WAIT != 0;
-        [begins.then_some(&self.write_phase), goes_on.then_some(&self.readers)]
+        [writer.flatten(), goes_on.then_some(&self.readers)]
     }
+}
+
+/// Gives a word another value; the word, if threads wait for that.
+fn change(word: &AtomicU32, value: u32) -> Option<&AtomicU32> {
+    (word.swap(value, Ordering::Relaxed) & WAITED_FOR != 0).then_some(word)
+}
+
+/// Wakes all threads that wait on a word, if there is one; whether there is.
+fn wake_all(word: Option<&AtomicU32>) -> bool {
+    word.inspect(|word| host::futex_wake_private(word.as_ptr() as u64)).is_some()
+}
+
+/// The same, of one thread.
+fn wake_one(word: Option<&AtomicU32>) -> bool {
+    word.inspect(|word| host::futex_wake_one(word.as_ptr() as u64)).is_some()
 }
 
 /// `pthread_rwlock_rdlock(lock)`.
@@ -144,10 +157,8 @@ pub(super) unsafe extern "sysv64" fn read_lock(object: u64, sp: u64, data: u64) 
     if !lock.is_plain(call.thread.tid) {
         return SLOW_PATH;
     }
-    let Some(wakes) = lock.try_read() else { return SLOW_PATH };
-    if wakes {
-        host::futex_wake_private(lock.write_phase.as_ptr() as u64);
-    }
+    let Some(readers) = lock.try_read() else { return SLOW_PATH };
+    wake_all(readers);
     let end = call.begin;
     call.record(EventKind::ReadLock, end, 0);
     0
@@ -186,19 +197,17 @@ pub(super) unsafe extern "sysv64" fn unlock(object: u64, sp: u64, data: u64) -> 
     if !is_held {
         return SLOW_PATH;
     }
-    let (end, log) = (call.begin, call.thread.log);
+    let end = call.begin;
     // The event comes first: then others may go on.
-    call.record(EventKind::RwUnlock, end, 0);
-    let [readers, other] = if writes { lock.unlock_write() } else { lock.unlock_read() };
-    if readers.is_some() || other.is_some() {
-        readers.iter().for_each(|word| host::futex_wake_private(word.as_ptr() as u64));
-        match writes {
-            true => other.iter().for_each(|word| host::futex_wake_one(word.as_ptr() as u64)),
-            false => other.iter().for_each(|word| host::futex_wake_private(word.as_ptr() as u64)),
-        }
-        // SAFETY: armed with a reference that outlives the thread's run; `call`, which appended the
-        // event, is gone.
-        unsafe { &*log }.amend(|event| event.end = host::ticks());
+    let recorded = call.record(EventKind::RwUnlock, end, 0);
+    let woken = if writes {
+        let [readers, writer] = lock.unlock_write();
+        [wake_all(readers), wake_one(writer)]
+    } else {
+        lock.unlock_read().map(wake_all)
+    };
+    if woken.contains(&true) {
+        recorded.lasts_until_now();
     }
     0
 }
@@ -225,7 +234,7 @@ mod tests {
         unsafe {
             assert_eq!(libc::pthread_rwlock_rdlock(native), 0);
             assert_eq!(word(), READER);
-            assert!(lock.try_read() == Some(false) && lock.is_plain(1));
+            assert!(matches!(lock.try_read(), Some(None)) && lock.is_plain(1));
             assert_eq!(word(), 2 * READER);
             assert!(!lock.try_write(1));
             assert!(lock.unlock_read().iter().all(Option::is_none));
@@ -254,7 +263,8 @@ mod tests {
                 assert_eq!(words(), (0, 0, 0));
             }
             assert!(lock.try_write(tid) && lock.unlock_write().iter().all(Option::is_none));
-            assert_eq!((lock.try_read(), words()), (Some(false), (READER, 0, 0)));
+            assert!(matches!(lock.try_read(), Some(None)));
+            assert_eq!(words(), (READER, 0, 0));
         }
     }
 
@@ -278,7 +288,8 @@ mod tests {
         assert_eq!(words.map(|word| word.load(Ordering::Relaxed)), [2 * READER, 0, 0]);
         let idle = lock(WRITE_PHASE);
         idle.write_phase.store(1 | WAITED_FOR, Ordering::Relaxed);
-        assert_eq!(idle.try_read(), Some(true), "somebody still waits for the phase to end");
+        let awaited = idle.try_read();
+        assert!(matches!(awaited, Some(Some(_))), "somebody still waits for the phase to end");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! glibc's semaphores: the stand-ins for taking one that has something left, and for giving it back.
 //!
-//! The protocol: `nptl/sem_waitcommon.c` and `sem_post.c`, glibc 2.21 and later.
+//! The semaphore's words and what they mean: `nptl/sem_waitcommon.c` and `nptl/sem_post.c`, glibc 2.21 and
+//! later.
 
 use super::{Call, SLOW_PATH};
 use crate::host;
@@ -71,7 +72,7 @@ unsafe fn take((object, sp, data): (u64, u64, u64), kind: EventKind) -> i64 {
     let (semaphore, call) =
         unsafe { (&*(object as *const Semaphore), Call::new(object, sp, data)) };
     let Some(call) = call else { return SLOW_PATH };
-    if call.thread.is_cancelled || semaphore.is_shared() || !semaphore.try_wait() {
+    if call.thread.is_marked || semaphore.is_shared() || !semaphore.try_wait() {
         return SLOW_PATH;
     }
     let end = call.begin;
@@ -91,14 +92,12 @@ pub(super) unsafe extern "sysv64" fn post(object: u64, sp: u64, data: u64) -> i6
     if semaphore.is_shared() || semaphore.value() >= MUCH {
         return SLOW_PATH;
     }
-    let (end, log) = (call.begin, call.thread.log);
+    let end = call.begin;
     // The event comes first: then others may go on.
-    call.record(EventKind::SemPost, end, 0);
+    let recorded = call.record(EventKind::SemPost, end, 0);
     if semaphore.post() {
         host::futex_wake_one(object);
-        // SAFETY: armed with a reference that outlives the thread's run; `call`, which appended the
-        // event, is gone.
-        unsafe { &*log }.amend(|event| event.end = host::ticks());
+        recorded.lasts_until_now();
     }
     0
 }
