@@ -59,6 +59,15 @@ pub(crate) fn ticks() -> u64 {
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
+/// Has the processor fetch the line of memory at an address, which is about to be written to, from wherever
+/// it is. The address may be any: what is not memory is left alone.
+#[inline]
+pub(crate) fn prefetch_to_write<T>(at: *const T) {
+    // SAFETY: the instruction changes no memory and no register, and does not fault, whatever the
+    // address. Processors without it do nothing.
+    unsafe { asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly)) };
+}
+
 /// Has all threads allocate from the heap of the first one, which grows in large steps and keeps what
 /// it has. Those that the C library gives to other threads grow by single pages, with a system call
 /// for each.

@@ -17,6 +17,7 @@ pub(crate) use writer::{Start, WriterThread, Written, start};
 use crate::Zeroed;
 use crate::barrier::Barrier;
 use crate::engine::OrderedKind;
+use crate::host;
 use crate::order::{Filter, LastMet};
 use crossbeam::channel::{Receiver, Sender};
 use refrain_trace::payload::{self, SyscallRecord};
@@ -33,6 +34,11 @@ use std::time::{Duration, Instant};
 const CHUNK_EVENTS: usize = 4096;
 /// Payload bytes of a full chunk.
 const CHUNK_PAYLOAD: usize = 1 << 20;
+
+/// The processor that runs the writer has just read the memory of an empty chunk. To get a line of it
+/// back takes longer than many a critical section, and the next locked instruction waits for it: the
+/// lines of so many events ahead are asked for before they are written to.
+const AHEAD: usize = 8;
 
 /// How long a thread may be in the middle of an event before it is seen to that it can go on.
 const PATIENCE: Duration = Duration::from_millis(50);
@@ -211,7 +217,7 @@ impl Log {
                 return Ok(inserted);
             }
             drop(streams);
-            crate::host::let_others_go_on();
+            host::let_others_go_on();
         }
     }
 
@@ -417,6 +423,8 @@ impl State {
         let unrecorded = self.since_last(self.made());
         self.polling = None;
         self.last = event.end;
+        let next = self.chunk.events.as_ptr().wrapping_add(self.chunk.events.len() + AHEAD);
+        host::prefetch_to_write(next);
         self.chunk.events.push(Event { unrecorded, ..event });
     }
 
@@ -491,7 +499,7 @@ impl ThreadLog {
             if self.gate.load(Ordering::Acquire) == CLOSED {
                 return Err(Closed);
             }
-            crate::host::let_others_go_on();
+            host::let_others_go_on();
         }
     }
 
@@ -541,7 +549,7 @@ impl ThreadLog {
         let mut busy = self.enter_with_room()?;
         let Some(event) = make() else {
             drop(busy);
-            crate::host::let_others_go_on();
+            host::let_others_go_on();
             return Ok(false);
         };
         let state = busy.state();
@@ -608,7 +616,7 @@ impl ThreadLog {
     fn finish(&self, free: impl Fn()) -> u64 {
         let since = Instant::now();
         while self.phase.load(Ordering::Acquire) == BUSY {
-            crate::host::let_others_go_on();
+            host::let_others_go_on();
             if since.elapsed() > PATIENCE {
                 free();
             }
