@@ -1,5 +1,5 @@
 //! Locking and unlocking glibc's mutexes, spin locks, read-write locks and semaphores without leaving
-//! translated code, and finding that a routine has run once.
+//! translated code, waking nobody, and finding that a routine has run once.
 //!
 //! A short critical section costs some 10 ns natively. Leaving translated code, running the
 //! library's body and coming back costs several times that, most of it while the mutex is held.
@@ -10,6 +10,7 @@
 //! These functions run with the guest's thread pointer: nothing in them may use thread-local
 //! storage of the host, allocate, or panic.
 
+mod condition;
 mod rwlock;
 mod semaphore;
 
@@ -237,6 +238,13 @@ pub(crate) fn install(engine: &dyn Engine, pc: u64, hook: &Hook, library: &Path)
         EventKind::SemWait => semaphore::wait,
         EventKind::SemTryWait => semaphore::try_wait,
         EventKind::SemPost => semaphore::post,
+        EventKind::CondSignal | EventKind::CondBroadcast => {
+            let code = host::Guest.read_prefix(pc, condition::CODE);
+            match condition::stand_in(hook.kind, &code) {
+                Some(stand_in) => stand_in,
+                None => return,
+            }
+        }
         EventKind::OnceRun => once,
         _ => return,
     };
