@@ -222,13 +222,15 @@ pub(crate) struct Encoder {
 }
 
 impl Encoder {
-    /// Appends the columns of `events` to `out`.
-    pub(crate) fn encode(&mut self, events: &[Event], out: &mut Vec<u8>) {
+    /// Appends the columns of `events` to `out`; what all of their flags are together. `Err` is a code that
+    /// is no kind's: readers would refuse it.
+    pub(crate) fn encode(&mut self, events: &[Event], out: &mut Vec<u8>) -> Result<u8, u8> {
         assert!(events.len() <= MAX_EVENTS, "the writer splits events into chunks");
         self.model.reset();
         self.columns.iter_mut().for_each(Vec::clear);
+        let mut flags = 0;
         for first in (0..events.len()).step_by(BLOCK) {
-            self.block(events, first);
+            flags |= self.block(events, first)?;
         }
         for column in &self.columns {
             varint::put(out, column.len() as u64);
@@ -236,15 +238,21 @@ impl Encoder {
         for column in &self.columns {
             out.extend_from_slice(column);
         }
+        Ok(flags)
     }
 
     /// Encodes the events from `first` on, at most [`BLOCK`] of them. Few columns at a time: what
     /// a loop needs then stays in registers, and the events stay in the nearest cache.
-    fn block(&mut self, events: &[Event], first: usize) {
+    fn block(&mut self, events: &[Event], first: usize) -> Result<u8, u8> {
         let block = &events[first..events.len().min(first + BLOCK)];
         let mut masks = [0; BLOCK];
         let mut numbers = [0; BLOCK];
+        let mut flags = 0;
         for (n, (event, mask)) in block.iter().zip(&mut masks).enumerate() {
+            if EventKind::from_code(event.code).is_none() {
+                return Err(event.code);
+            }
+            flags |= event.flags;
             let expected = self.model.expect(&events[..first + n]);
             // In the common case one branch serves all fields that repeat themselves.
             if differences(event, expected.template) != 0 {
@@ -275,6 +283,7 @@ impl Encoder {
         }
         varint::put_all(&mut self.columns[SPAN], &numbers[..block.len()]);
         varint::put_all(&mut self.columns[MASK], &masks[..block.len()]);
+        Ok(flags)
     }
 
     /// Writes those of the fields that mostly repeat themselves which do not.

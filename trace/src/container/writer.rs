@@ -11,8 +11,8 @@ use super::parallel::in_parallel;
 use crate::error::{Error, Result};
 use crate::payload::{self, SyscallRecord};
 use crate::{
-    BlobId, CodeBlock, Event, EventId, Footer, Header, MappedFile, Module, Order, ThreadId,
-    Transformed,
+    BlobId, CodeBlock, Event, EventId, Footer, HAS_PAYLOAD, Header, MappedFile, Module, Order,
+    ThreadId, Transformed,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -195,7 +195,9 @@ impl<W: Write> Writer<W> {
             return Err(Error::Misuse(message));
         }
         let mut body = Vec::new();
-        self.encoder.encode(std::slice::from_ref(event), &mut body);
+        self.encoder
+            .encode(std::slice::from_ref(event), &mut body)
+            .map_err(|it| kind(thread, it))?;
         payload::push(&mut body, record);
         self.put(Label { kind: ChunkKind::Entered, id: thread.0, count: 1, first: id.0 }, &body)
     }
@@ -207,15 +209,18 @@ impl<W: Write> Writer<W> {
         events: &[Event],
         payloads: &[u8],
     ) -> Result<()> {
+        let mut body = std::mem::take(&mut self.body);
+        body.clear();
+        let flags = self.encoder.encode(events, &mut body).map_err(|it| kind(thread, it))?;
+        if flags & HAS_PAYLOAD != 0 && payloads.is_empty() {
+            return Err(without_payload(thread));
+        }
         let parts = (payloads.len().max(1) - 1) / MAX_PART;
         let (long, inline) = payloads.split_at(parts * MAX_PART);
         for (n, part) in long.chunks(MAX_PART).enumerate() {
             let kind = ChunkKind::Payload;
             self.put(Label { kind, id: thread.0, count: n as u32, first }, part)?;
         }
-        let mut body = std::mem::take(&mut self.body);
-        body.clear();
-        self.encoder.encode(events, &mut body);
         body.extend_from_slice(inline);
         let kind = ChunkKind::Events;
         let label = Label { kind, id: thread.0, count: events.len() as u32, first };
@@ -380,16 +385,14 @@ pub(super) fn footer_and_tail(
 
 /// How many of the events, and how many bytes of payload, go into the next chunk.
 fn batch(thread: ThreadId, events: &[Event], payloads: &[u8]) -> Result<(usize, usize)> {
+    let most = events.len().min(MAX_EVENTS);
+    // The commonest events have none, and are looked at but once, when they are encoded.
+    if payloads.is_empty() {
+        return Ok((most, 0));
+    }
     let mut len = 0;
-    for (n, event) in events.iter().enumerate().take(MAX_EVENTS) {
-        if crate::EventKind::from_code(event.code).is_none() {
-            return Err(Error::Misuse(format!("{thread}: event kind {}", event.code)));
-        }
-        if !event.has_payload() {
-            continue;
-        }
-        let size = payload::record_len(&payloads[len..])
-            .ok_or_else(|| Error::Misuse(format!("{thread}: an event without its payload")))?;
+    for (n, _) in events[..most].iter().enumerate().filter(|(_, event)| event.has_payload()) {
+        let size = payload::record_len(&payloads[len..]).ok_or_else(|| without_payload(thread))?;
         if size as u64 > MAX_PAYLOAD {
             return Err(Error::Limit { what: "payload", found: size as u64, limit: MAX_PAYLOAD });
         }
@@ -398,7 +401,15 @@ fn batch(thread: ThreadId, events: &[Event], payloads: &[u8]) -> Result<(usize, 
         }
         len += size;
     }
-    Ok((events.len().min(MAX_EVENTS), len))
+    Ok((most, len))
+}
+
+fn kind(thread: ThreadId, code: u8) -> Error {
+    Error::Misuse(format!("{thread}: event kind {code}"))
+}
+
+fn without_payload(thread: ThreadId) -> Error {
+    Error::Misuse(format!("{thread}: an event without its payload"))
 }
 
 pub(super) fn unserializable(error: postcard::Error) -> Error {
