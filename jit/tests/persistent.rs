@@ -6,10 +6,11 @@ use iced_x86::code_asm::*;
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use refrain_trace::CodeBlock;
-use refrain_vm::{Context, EngineConfig, Exit, Mode, RecordingEngine, reg};
+use refrain_vm::{Context, EngineConfig, Exit, Filter, Mode, RecordingEngine, line_index, reg};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Write;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Where the guest's code is; its data and stack come behind.
@@ -160,6 +161,8 @@ fn context(pc: u64) -> Context {
 struct Run {
     exits: Vec<(Exit, u64)>,
     registers: [u64; 16],
+    /// Accesses that translated code has counted, if it counts them.
+    accesses: Option<u64>,
     blocks: Vec<CodeBlock>,
     kept: Option<Vec<u8>>,
 }
@@ -170,8 +173,8 @@ impl Run {
     }
 
     /// What does not depend on what was kept.
-    fn shown(&self) -> (&[(Exit, u64)], [u64; 16]) {
-        (&self.exits, self.registers)
+    fn shown(&self) -> (&[(Exit, u64)], [u64; 16], Option<u64>) {
+        (&self.exits, self.registers, self.accesses)
     }
 }
 
@@ -198,11 +201,28 @@ fn engine_of_several(kept: Option<&[u8]>, build: &str) -> Arc<dyn RecordingEngin
     engine
 }
 
+/// The same, for several threads whose every access is in order.
+fn engine_of_every_access(kept: Option<&[u8]>) -> Arc<dyn RecordingEngine> {
+    let engine = engine(kept);
+    engine.order_every_access();
+    engine.several_threads();
+    engine
+}
+
+/// Lets the thread access its stack, what it calls through, and the first half of its data.
+fn permit(filter: Filter) {
+    for address in [DATA, TABLE, STACK - 0x40, STACK - 0x80, STACK - 0xc0] {
+        filter.permit(line_index(address), true);
+    }
+}
+
 /// Runs an engine up to a system call, past hooks and ordered instructions.
 fn run_on(engine: &dyn RecordingEngine, start: u64) -> Run {
     // SAFETY: the guest's own memory, to which there are no references.
     unsafe { std::ptr::write_bytes(DATA as *mut u8, 3, 8 * 16) };
     let mut cpu = engine.attach().unwrap();
+    let filter = cpu.filter();
+    filter.into_iter().for_each(permit);
     let mut context = context(start);
     let mut exits = Vec::new();
     let mut exit = cpu.run(&mut context, Mode::Observed);
@@ -215,7 +235,9 @@ fn run_on(engine: &dyn RecordingEngine, start: u64) -> Run {
     }
     exits.push((exit, context.rip));
     let kept = engine.kept_code().map(|parts| parts.concat());
-    Run { exits, registers: context.gpr, blocks: engine.take_blocks(), kept }
+    // SAFETY: the executor that the filter belongs to is there.
+    let accesses = filter.map(|filter| unsafe { &*filter.count }.load(Ordering::Relaxed));
+    Run { exits, registers: context.gpr, accesses, blocks: engine.take_blocks(), kept }
 }
 
 fn run(kept: Option<&[u8]>, start: u64) -> Run {
@@ -379,6 +401,96 @@ fn several_threads_have_watched_code() {
         let alone = run(None, start);
         assert_eq!(several(alone.kept.as_deref(), "a").0.shown(), first.shown());
         assert_eq!(run(first.kept.as_deref(), start).shown(), alone.shown());
+    }
+}
+
+/// Blocks that count and look up their accesses come back, and those that are executed access by access.
+#[test]
+fn every_access_of_kept_code_is_in_order() {
+    if !is_x86_feature_detected!("bmi2") {
+        eprintln!("SKIPPED: this processor has no BMI2");
+        return;
+    }
+    for seed in 50..60 {
+        let guest = Guest::new(seed);
+        let start = guest.calls(&[0, 1, 2]);
+        let first = run_on(&*engine_of_every_access(None), start);
+        let second = run_on(&*engine_of_every_access(first.kept.as_deref()), start);
+        assert_eq!((second.shown(), &second.kept), (first.shown(), &None));
+        assert!(second.blocks().is_superset(&first.blocks()), "what is executed is in the trace");
+        let accesses = first.accesses.expect("accesses are counted");
+        let asked = first.exits.len() as u64;
+        assert!(asked > 30 && accesses > 30, "{asked} exits, {accesses} accesses");
+        // What does not count its accesses does not serve, nor the other way round.
+        let several = run_on(&*engine_of_several(None, "a"), start);
+        let mixed = run_on(&*engine_of_every_access(several.kept.as_deref()), start);
+        assert_eq!(mixed.shown(), first.shown());
+        let mixed = run_on(&*engine_of_several(first.kept.as_deref(), "a"), start);
+        assert_eq!(mixed.shown(), several.shown());
+    }
+}
+
+/// Once there is code above 2 GiB, returns are checked: what was translated before comes back as it was, and
+/// what comes then as it is then.
+#[test]
+fn code_above_two_gib_begins_a_phase() {
+    for seed in 60..65 {
+        let guest = Guest::new(seed);
+        let far = Far::new();
+        let start = guest.calls(&[0, 1, 2]);
+        let both = |kept: Option<&[u8]>, build: Option<&str>| {
+            let engine = match build {
+                Some(build) => engine_of_several(kept, build),
+                None => engine(kept),
+            };
+            let near = run_on(&*engine, start);
+            let there = run_on(&*engine, far.0);
+            let again = run_on(&*engine, start);
+            assert_eq!(there.exits, [(Exit::Syscall, far.0 + Far::LEN)]);
+            assert_eq!(again.shown(), near.shown());
+            (near, again)
+        };
+        for build in [None, Some("a")] {
+            let (near, again) = both(None, build);
+            let (near_again, last) = both(again.kept.as_deref(), build);
+            assert_eq!(near_again.shown(), near.shown());
+            assert_eq!((near_again.kept, last.kept), (None, None), "{build:?}");
+            let (size, all) = (near.kept.map(|it| it.len()), again.kept.map(|it| it.len()));
+            assert!(size < all, "{size:?} of one phase, {all:?} of both");
+        }
+    }
+}
+
+/// A system call above 2 GiB.
+struct Far(u64);
+
+impl Far {
+    /// Bytes of the call.
+    const LEN: u64 = 2;
+
+    fn new() -> Far {
+        // SAFETY: maps fresh memory where nothing is mapped.
+        let at = unsafe {
+            libc::mmap(
+                (1_u64 << 33) as *mut libc::c_void,
+                4096,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE,
+                -1,
+                0,
+            )
+        };
+        assert_eq!(at as u64, 1 << 33, "{}", std::io::Error::last_os_error());
+        // SAFETY: the memory that was just mapped, to which there are no references.
+        unsafe { at.cast::<[u8; 2]>().write([0x0f, 0x05]) };
+        Far(at as u64)
+    }
+}
+
+impl Drop for Far {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made in `new`, which nothing uses any more.
+        unsafe { libc::munmap(self.0 as *mut libc::c_void, 4096) };
     }
 }
 

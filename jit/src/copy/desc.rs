@@ -109,12 +109,15 @@ pub(super) struct Operand {
 }
 
 /// The kinds of operands that are kept, by their numbers in [`Operand::bits`].
-const KINDS: [OrderedKind; 5] = [
+const KINDS: [OrderedKind; 8] = [
     OrderedKind::ReadModifyWrite,
     OrderedKind::Load,
     OrderedKind::Poll,
     OrderedKind::Check,
     OrderedKind::Store,
+    OrderedKind::Read,
+    OrderedKind::Write,
+    OrderedKind::Target,
 ];
 
 impl Operand {
@@ -187,9 +190,14 @@ impl Variant {
         matches!(self, Variant::Step | Variant::StepLoad | Variant::StepMoved)
     }
 
-    /// Whether hooks and atomic instructions are seen, and blocks kept.
+    /// Whether hooks and atomic instructions are seen.
     pub(super) fn observed(self) -> bool {
         matches!(self, Variant::Observed | Variant::Resumed | Variant::Careful)
+    }
+
+    /// Whether its blocks come into the trace. What is executed carefully is a part of another block.
+    pub(super) fn is_kept_in_traces(self) -> bool {
+        matches!(self, Variant::Observed | Variant::Resumed)
     }
 }
 
@@ -211,9 +219,7 @@ impl Desc {
             Kind::Ordered(operand) => (10 | operand.bits()? << 8, go_on),
             Kind::Performed { resume } => (11, resume),
             _ if go_on != 0 => return None,
-            Kind::Link { field, variant: variant @ (Variant::Observed | Variant::Opaque) } => {
-                (1 | (variant as u32) << 8, field)
-            }
+            Kind::Link { field, variant } if !variant.steps() => (1 | (variant as u32) << 8, field),
             Kind::Syscall => (2, 0),
             Kind::Return => (3, 0),
             Kind::Trap(signal) => (4, signal as u32),
@@ -222,6 +228,7 @@ impl Desc {
             Kind::Emulate(Emulate::Rdtsc) => (7, 0),
             Kind::Emulate(Emulate::Rdtscp) => (8, 0),
             Kind::Emulate(Emulate::Xgetbv) => (9, 0),
+            Kind::Spans => (12, 0),
             _ => return None,
         };
         Some([kind, field, u32::try_from(pc).ok()?, rest])
@@ -233,13 +240,7 @@ impl Desc {
         let byte = kind >> 8;
         let go_on = if kind & 0xff == 10 { field.into() } else { 0 };
         let kind = match kind & 0xff {
-            1 => {
-                let opaque = byte == Variant::Opaque as u32;
-                Kind::Link {
-                    field,
-                    variant: if opaque { Variant::Opaque } else { Variant::Observed },
-                }
-            }
+            1 => Kind::Link { field, variant: Variant::ALL[byte as usize % Variant::ALL.len()] },
             2 => Kind::Syscall,
             3 => Kind::Return,
             4 => Kind::Trap(field as i32),
@@ -250,6 +251,7 @@ impl Desc {
             9 => Kind::Emulate(Emulate::Xgetbv),
             10 => Kind::Ordered(Operand::of_bits(byte)),
             11 => Kind::Performed { resume: field },
+            12 => Kind::Spans,
             _ => Kind::Faulted,
         };
         Desc { go_on, kind, pc: pc.into(), rest }

@@ -197,7 +197,7 @@ impl Engine for CopyEngine {
         let mut translator = self.shared.lock();
         translator.learned.read();
         translator.functions.read_known();
-        if translator.config.every_access || !translator.config.order_atomics {
+        if !translator.config.order_atomics {
             translator.end_keeping();
         }
         if !std::mem::replace(&mut translator.several, true) && translator.config.order_atomics {

@@ -19,14 +19,14 @@
 //! libraries are today.
 //!
 //! Which accesses are watched, once there are several threads, depends on more: on all modules and
-//! locks, and on what was learned. That is the *phase* of a unit, which must be what it was then. (If it
-//! were wrong, others would be watched than should be, and the trace would say so: it has what is watched
-//! from here, too.)
+//! locks, and on what was learned; with the order of every access, on nothing, but all are counted then.
+//! Returns are checked once there is code above 2 GiB. All that is the *phase* of a unit, which must be what
+//! it was then. (If it were wrong, others would be watched than should be, and the trace would say so: it has
+//! what is watched from here, too.)
 //!
 //! # What is not kept
 //! Hooked blocks hold addresses of the recorder's functions; code that the guest generates changes; code
-//! above 2 GiB is seldom. With the order of every access, several threads end the journal, and nothing is
-//! brought back from then on.
+//! above 2 GiB is seldom.
 
 use super::desc::{Desc, Kind, Variant};
 use super::image::{
@@ -119,13 +119,15 @@ impl Translator {
             memory: self.code(),
             first: persistent.first,
             end,
-            hot: self.memory.read(persistent.first.hot..end.hot),
-            cold: self.memory.read(end.chunk..self.code().end),
             descriptors: descriptors.collect(),
             faults: self.faults.rows(end.faults),
             tables: armed.map(|(which, variant)| [which as u32, variant as u32]).collect(),
         };
-        contents.encode(persistent.image.as_ref(), &persistent.journal)
+        let code = [persistent.first.hot..end.hot, end.chunk..self.code().end];
+        let memory = &self.memory;
+        contents.encode(persistent.image.as_ref(), &persistent.journal, code, |range| {
+            memory.read(range)
+        })
     }
 
     /// What a descriptor says that was kept.
@@ -151,10 +153,15 @@ impl Translator {
     /// What translations depend on at this moment, besides the code that they are made from; none if
     /// that is too much.
     fn phase(&self) -> Option<u64> {
+        let checks_returns = self.returns.is_none();
         if !self.several {
-            return Some(0);
+            return Some(checks_returns.into());
         }
-        Some(digest(&(self.functions.surroundings()?, self.learned.digest())))
+        if self.config.every_access {
+            return Some(digest(&("every access", checks_returns)));
+        }
+        let watched = (self.functions.surroundings()?, self.learned.digest());
+        Some(digest(&("some accesses", watched, checks_returns)))
     }
 
     /// A translation for `pc` begins: what was noted of one that failed does not count.
@@ -276,7 +283,7 @@ impl Translator {
             match what {
                 What::Body => {
                     self.bodies.insert(pc, variant, place);
-                    if self.config.keep_blocks && variant.observed() {
+                    if self.config.keep_blocks && variant.is_kept_in_traces() {
                         let loads = loads.as_chunks().0.iter();
                         self.watched_loads.clear();
                         self.watched_loads.extend(loads.map(|load| u16::from_le_bytes(*load)));

@@ -131,9 +131,7 @@ impl Translator {
         let counter = self.count_placeholder(variant);
         let (end, count) = self.instructions(&text, variant)?;
         self.end_accesses(end);
-        // What is executed carefully is a part of another block.
-        let keeps = variant.observed() && variant != Variant::Careful;
-        if self.config.keep_blocks && keeps && end > pc {
+        if self.config.keep_blocks && variant.is_kept_in_traces() && end > pc {
             self.keep(pc, &text.first()[..(end - pc) as usize]);
         }
         // What is no instruction, the code that follows says.

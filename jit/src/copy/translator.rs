@@ -315,7 +315,6 @@ impl Translator {
         if pc >= REACH && self.returns.take().is_some() {
             // Code has turned up that the return table does not cover: from now on returns are
             // checked.
-            self.end_keeping();
             self.flush();
         }
         self.begin(pc)?;

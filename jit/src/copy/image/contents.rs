@@ -7,6 +7,7 @@ use crate::copy::emit;
 use crate::copy::rows::{WORD, bytes};
 use refrain_vm::layout::PAGE;
 use std::ops::Range;
+use std::thread;
 
 /// What a recording has at its end, but for the journal.
 pub(in crate::copy) struct Contents {
@@ -14,8 +15,6 @@ pub(in crate::copy) struct Contents {
     pub(in crate::copy) memory: Range<u64>,
     pub(in crate::copy) first: Extent,
     pub(in crate::copy) end: Extent,
-    pub(in crate::copy) hot: Vec<u8>,
-    pub(in crate::copy) cold: Vec<u8>,
     /// Those that are not in the image.
     pub(in crate::copy) descriptors: Vec<[u32; 4]>,
     /// Those of the map of faults that are not in the image.
@@ -25,30 +24,57 @@ pub(in crate::copy) struct Contents {
 
 impl Contents {
     /// All that is kept, as bytes, in parts: with what an image had of it before, and the journal since
-    /// then.
+    /// then. The two ranges of translated code are read by `read`, beside everything else.
     pub(in crate::copy) fn encode(
-        mut self,
+        self,
         image: Option<&Image>,
         journal: &Journal,
+        code: [Range<u64>; 2],
+        read: impl Fn(Range<u64>) -> Vec<u8> + Send,
     ) -> Option<Vec<Vec<u8>>> {
-        let index = Index::new(image, journal)?;
+        let (bytes_of_code, index) = thread::scope(|scope| {
+            let bytes_of_code = scope.spawn(|| code.clone().map(read));
+            let index = Index::new(image, journal);
+            (bytes_of_code.join(), index)
+        });
+        let ([mut hot, mut cold], index) = (bytes_of_code.ok()?, index?);
         for &[field, exit, _, body] in &index.links {
             let to = if body == 0 { exit } else { body };
             let (field, to) = (u64::from(field), u64::from(to));
-            let (code, start) = match field < self.end.hot {
-                true => (&mut self.hot, self.first.hot),
-                false => (&mut self.cold, self.end.chunk),
+            let (bytes, start) = match field < self.end.hot {
+                true => (&mut hot, code[0].start),
+                false => (&mut cold, code[1].start),
             };
             let at = (field - start) as usize;
             let displacement = emit::displacement(field, to).to_le_bytes();
-            code.get_mut(at..at + WORD)?.copy_from_slice(&displacement);
+            bytes.get_mut(at..at + WORD)?.copy_from_slice(&displacement);
         }
+        let (checks, (sections, check_of_sections)) = thread::scope(|scope| {
+            let checks = scope.spawn(|| [check(&hot), check(&cold)]);
+            let sections = self.sections(image, journal, &index);
+            let mut all = crc32fast::Hasher::new();
+            sections.iter().for_each(|section| all.update(section));
+            (checks.join(), (sections, all.finalize()))
+        });
+        let mut head = MAGIC.to_vec();
+        head.extend([self.key as u32, (self.key >> 32) as u32]);
+        head.extend([self.memory.start as u32, self.memory.end as u32]);
+        head.extend(self.first.words());
+        head.extend(self.end.words());
+        head.extend([&hot, &cold].into_iter().chain(&sections).map(|section| section.len() as u32));
+        head.extend(checks.ok()?);
+        head.push(check_of_sections);
+        let head: Vec<[u32; 1]> = head.into_iter().map(|word| [word]).collect();
+        let head = bytes(&[], &head);
+        let head = [&head[..], &check(&head).to_le_bytes()].concat();
+        Some([head, hot, cold].into_iter().chain(sections).collect())
+    }
+
+    /// The sections behind those of translated code.
+    fn sections(&self, image: Option<&Image>, journal: &Journal, index: &Index) -> Vec<Vec<u8>> {
         let had = |section| image.map_or(&[][..], |image| image.section(section));
         let (blocks, marks) = &self.faults;
-        let mut sections: Vec<Vec<u8>> = vec![
-            Vec::new(),
-            self.hot,
-            self.cold,
+        vec![
             bytes(had(Section::Descriptors), &self.descriptors),
             bytes(had(Section::Blocks), blocks),
             bytes(had(Section::Marks), marks),
@@ -61,20 +87,7 @@ impl Contents {
             [had(Section::Code), &journal.code].concat(),
             bytes(&[], &index.commits),
             bytes(&[], &index.phases),
-        ];
-        let mut head = MAGIC.to_vec();
-        head.extend([self.key as u32, (self.key >> 32) as u32]);
-        head.extend([self.memory.start as u32, self.memory.end as u32]);
-        head.extend(self.first.words());
-        head.extend(self.end.words());
-        head.extend(sections[1..].iter().map(|section| section.len() as u32));
-        let mut rest = crc32fast::Hasher::new();
-        sections[3..].iter().for_each(|section| rest.update(section));
-        head.extend([check(&sections[1]), check(&sections[2]), rest.finalize()]);
-        let head: Vec<[u32; 1]> = head.into_iter().map(|word| [word]).collect();
-        let head = bytes(&[], &head);
-        sections[0] = [&head[..], &check(&head).to_le_bytes()].concat();
-        Some(sections)
+        ]
     }
 }
 

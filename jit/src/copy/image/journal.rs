@@ -148,8 +148,9 @@ impl Journal {
     }
 
     pub(in crate::copy) fn link(&mut self, field: u64, exit: u64, pc: u64, variant: Variant) {
-        // A jump to code above 2 GiB always asks where the block is: there is no target to note.
-        let pc = if pc < REACH { pc as u32 } else { 0 };
+        // A jump to code above 2 GiB, or to code that is executed carefully, always asks where the block is:
+        // there is no target to note.
+        let pc = if pc < REACH && variant != Variant::Careful { pc as u32 } else { 0 };
         let opaque = if variant == Variant::Opaque { OPAQUE } else { 0 };
         self.links.push([field as u32, exit as u32, pc | opaque]);
     }
