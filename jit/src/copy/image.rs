@@ -21,6 +21,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::thread;
 
 /// What a file begins with: changed with its form.
 const MAGIC: [u32; 2] = [0x6672_6572, 3];
@@ -138,7 +139,7 @@ pub(super) struct LinkRow {
 }
 
 /// Reads as much of a file as there is room for, if it can.
-pub(super) type Reader<'a> = &'a dyn Fn(&mut [u8]) -> bool;
+pub(super) type Reader<'a> = &'a (dyn Fn(&mut [u8]) -> bool + Sync);
 
 /// What an earlier recording has kept.
 pub(super) struct Image {
@@ -207,9 +208,12 @@ impl Image {
         let [.., hot_check, cold_check, rest_check, _] = head[..] else { return None };
         let hot = &|buffer: &mut [u8]| file.read_exact_at(buffer, hot_at).is_ok();
         let cold = &|buffer: &mut [u8]| file.read_exact_at(buffer, cold_at).is_ok();
-        if place(end, [hot, cold]) != Some([hot_check, cold_check])
-            || check(&mapped.bytes()[rest_at as usize..]) != rest_check
-        {
+        let checks = thread::scope(|scope| {
+            let of_rest = scope.spawn(|| check(&mapped.bytes()[rest_at as usize..]));
+            let of_code = place(end, [hot, cold])?;
+            Some((of_code, of_rest.join().ok()?))
+        });
+        if checks != Some(([hot_check, cold_check], rest_check)) {
             return None;
         }
         let file = Arc::new(mapped);

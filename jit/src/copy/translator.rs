@@ -34,6 +34,7 @@ use std::collections::BTreeSet;
 use std::hash::Hasher;
 use std::mem::replace;
 use std::ops::Range;
+use std::thread;
 
 /// Room that one translation may need in each direction: a run of blocks, each instruction of the
 /// last one watched in every way, and its code looked at if the guest has generated it.
@@ -620,12 +621,18 @@ impl Translator {
         let code = self.memory.range();
         self.memory.prepare(code.start..end.hot.next_multiple_of(STEP).min(end.chunk));
         self.memory.prepare(end.chunk..code.end);
+        let memory = &self.memory;
         let read = |range, read: Reader| {
             // SAFETY: the ranges are free parts of the code memory, which no translated code leads to and
             // nobody writes meanwhile: the translator is locked.
-            unsafe { self.memory.with_bytes(range, |bytes| read(bytes).then(|| check(bytes))) }
+            unsafe { memory.with_bytes(range, |bytes| read(bytes).then(|| check(bytes))) }
         };
-        Some([read(self.hot_next..end.hot, hot)?, read(end.chunk..self.cold_chunk, cold)?])
+        let (of_hot, of_cold) = (self.hot_next..end.hot, end.chunk..self.cold_chunk);
+        thread::scope(|scope| {
+            let hot = scope.spawn(|| read(of_hot, hot));
+            let cold = read(of_cold, cold)?;
+            Some([hot.join().ok()??, cold])
+        })
     }
 
     /// Goes on translating behind code of an earlier recording, which reaches up to `end`.
