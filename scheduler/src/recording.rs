@@ -54,6 +54,7 @@ pub(crate) fn tail(event: &Event, ticks_per_second: u64) -> u64 {
         MutexLock | MutexTryLock | MutexUnlock | SpinLock | SpinTryLock | SpinUnlock => STAND_IN,
         // These stand-ins do not wait: if one has executed the call, the event ends when it begins.
         MutexTimedLock | ReadLock | WriteLock | RwUnlock | SemWait | SemTryWait | SemPost
+        | CondSignal | CondBroadcast
             if event.begin == event.end =>
         {
             STAND_IN
