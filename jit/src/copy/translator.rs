@@ -618,13 +618,12 @@ impl Translator {
     /// Has code of an earlier recording, which reached up to `end`, read to where it was, and says what
     /// its checksums are. Nothing leads there so far.
     pub(super) fn read_memory(&self, end: Extent, [hot, cold]: [Reader; 2]) -> Option<[u32; 2]> {
-        let code = self.memory.range();
-        self.memory.prepare(code.start..end.hot.next_multiple_of(STEP).min(end.chunk));
-        self.memory.prepare(end.chunk..code.end);
-        let memory = &self.memory;
+        let (memory, code) = (&self.memory, self.memory.range());
+        memory.prepare(code.start..end.hot.next_multiple_of(STEP).min(end.chunk));
+        memory.prepare(end.chunk..code.end);
         let read = |range, read: Reader| {
-            // SAFETY: the ranges are free parts of the code memory, which no translated code leads to and
-            // nobody writes meanwhile: the translator is locked.
+            // SAFETY: the ranges are free parts of the code memory that do not overlap; no translated code
+            // leads there, and nobody else writes there: the translator is locked.
             unsafe { memory.with_bytes(range, |bytes| read(bytes).then(|| check(bytes))) }
         };
         let (of_hot, of_cold) = (self.hot_next..end.hot, end.chunk..self.cold_chunk);
