@@ -30,14 +30,15 @@
 
 use super::desc::{Desc, Kind, Variant};
 use super::image::{
-    Contents, Extent, Image, Journal, LinkRow, Persistent, Reader, Row, State, What,
+    Contents, Extent, Image, Journal, LinkRow, Persistent, Reader, Row, State, What, check,
 };
 use super::tables::Use;
-use super::translator::Translator;
+use super::translator::{STEP, Translator};
 use crate::memory::read_guest;
 use refrain_trace::fixed::digest;
 use refrain_vm::layout::PAGE;
 use std::fs::File;
+use std::thread;
 
 /// Translated code that is kept at most.
 const MOST: u64 = 24 << 20;
@@ -68,10 +69,28 @@ impl Translator {
             Some(Box::new(Persistent { journal, image, key, first, begun, end: None }));
     }
 
-    /// Reads code to where it was, if there is room for its descriptors; says what its checksums are.
-    fn read_code(&self, end: Extent, parts: [Reader; 2]) -> Option<[u32; 2]> {
+    /// Has code of an earlier recording, which reached up to `end`, read to where it was, if there is room
+    /// for its descriptors; says what its checksums are. Nothing leads there so far.
+    fn read_code(&self, end: Extent, [hot, cold]: [Reader; 2]) -> Option<[u32; 2]> {
         let more = (end.descriptors as u64).checked_sub(self.arena.len() as u64)?;
-        self.arena.has_room(more).then(|| self.read_memory(end, parts))?
+        if !self.arena.has_room(more) {
+            return None;
+        }
+        let (memory, code) = (&self.memory, self.memory.range());
+        memory.prepare(code.start..end.hot.next_multiple_of(STEP).min(end.chunk));
+        memory.prepare(end.chunk..code.end);
+        let read = |range, read: Reader| {
+            // SAFETY: the ranges are free parts of the code memory that do not overlap; no translated code
+            // leads there, and nobody else writes there: the translator is locked.
+            unsafe { memory.with_bytes(range, |bytes| read(bytes).then(|| check(bytes))) }
+        };
+        let now = self.extent();
+        let (of_hot, of_cold) = (now.hot..end.hot, end.chunk..now.chunk);
+        thread::scope(|scope| {
+            let hot = scope.spawn(|| read(of_hot, hot));
+            let cold = read(of_cold, cold)?;
+            Some([hot.join().ok()??, cold])
+        })
     }
 
     /// Takes descriptors and the map of faults from an image whose code is there.

@@ -13,7 +13,7 @@ use super::desc::{Arena, Desc, Kind, Variant};
 use super::emit::{self, Code, REACH};
 use super::faults::FaultMap;
 use super::functions::Functions;
-use super::image::{Extent, Persistent, Reader, What, check};
+use super::image::{Extent, Persistent, What};
 use super::inline;
 use super::kept::Kept;
 use super::learned::Learned;
@@ -34,7 +34,6 @@ use std::collections::BTreeSet;
 use std::hash::Hasher;
 use std::mem::replace;
 use std::ops::Range;
-use std::thread;
 
 /// Room that one translation may need in each direction: a run of blocks, each instruction of the
 /// last one watched in every way, and its code looked at if the guest has generated it.
@@ -50,7 +49,7 @@ const JUMP: u64 = 5;
 /// Pages of code of a short program.
 const EXPECTED: usize = 64;
 /// Code memory that the system gives at once.
-const STEP: u64 = 128 << 10;
+pub(super) const STEP: u64 = 128 << 10;
 
 /// Why there is no translation.
 pub(super) enum Failure {
@@ -613,25 +612,6 @@ impl Translator {
         let (chunk, cold) = (self.cold_chunk, self.cold_next);
         let (descriptors, faults) = (self.arena.len(), self.faults.lengths());
         Extent { hot: self.hot_next, chunk, cold, descriptors, faults }
-    }
-
-    /// Has code of an earlier recording, which reached up to `end`, read to where it was, and says what
-    /// its checksums are. Nothing leads there so far.
-    pub(super) fn read_memory(&self, end: Extent, [hot, cold]: [Reader; 2]) -> Option<[u32; 2]> {
-        let (memory, code) = (&self.memory, self.memory.range());
-        memory.prepare(code.start..end.hot.next_multiple_of(STEP).min(end.chunk));
-        memory.prepare(end.chunk..code.end);
-        let read = |range, read: Reader| {
-            // SAFETY: the ranges are free parts of the code memory that do not overlap; no translated code
-            // leads there, and nobody else writes there: the translator is locked.
-            unsafe { memory.with_bytes(range, |bytes| read(bytes).then(|| check(bytes))) }
-        };
-        let (of_hot, of_cold) = (self.hot_next..end.hot, end.chunk..self.cold_chunk);
-        thread::scope(|scope| {
-            let hot = scope.spawn(|| read(of_hot, hot));
-            let cold = read(of_cold, cold)?;
-            Some([hot.join().ok()??, cold])
-        })
     }
 
     /// Goes on translating behind code of an earlier recording, which reaches up to `end`.
