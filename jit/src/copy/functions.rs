@@ -546,6 +546,8 @@ mod tests {
             code.resize(code.len().next_multiple_of(16), 0xcc);
         }
         starts.push(code.len() as u64);
+        // Whole pieces of code are read, and no test has the handler of faults.
+        code.resize(code.len() + MAX_BYTES as usize + (64 << 10), 0xcc);
         let code = code.leak();
         let starts: Vec<u64> = starts.iter().map(|at| code.as_ptr() as u64 + at).collect();
         let mut functions = Functions::default();
