@@ -7,7 +7,8 @@
 //! addresses through copies, constants that are added, and slots that a frame pointer names, or the
 //! stack pointer where there is no frame pointer. It ignores branches, but for one rule: behind a
 //! return or a jump, registers and slots have what they have at the first branch to there. (The slow
-//! path of a function lies behind its end, where registers have been given back.) Where the pass is
+//! path of a function lies behind its end, where registers have been given back; and the end of a loop
+//! may lie before the rest of it, so that nothing but branches back leads there.) Where the pass is
 //! wrong, an access more or less is watched.
 
 use super::loops::{ends_here, target};
@@ -205,18 +206,44 @@ pub(super) fn at_branches(
 /// Goes over a function's code, and calls `see` before each instruction, with its index.
 fn pass(code: &[Instruction], mut see: impl FnMut(&mut Pass, usize)) {
     let mut pass = Pass::new(code);
-    let mut arrivals: FixedMap<usize, State> = FixedMap::default();
+    let enters_before = |(at, i): (usize, &Instruction)| {
+        target(code, i).is_some_and(|to| to <= at && is_behind_end(code, to))
+    };
+    let mut later = Arrivals::default();
+    if code.iter().enumerate().any(enters_before) {
+        let start = pass.state.clone();
+        later = go_over(&mut pass, code, Arrivals::default(), |_, _| ());
+        pass.state = start;
+    }
+    go_over(&mut pass, code, later, &mut see);
+}
+
+/// By instruction behind a return or a jump: what registers and slots have at the first branch to it.
+type Arrivals = FixedMap<usize, State>;
+
+/// Goes over a function's code once. `later` has the states at branches that come behind what they lead to;
+/// returns what it finds of those.
+fn go_over(
+    pass: &mut Pass,
+    code: &[Instruction],
+    mut later: Arrivals,
+    mut see: impl FnMut(&mut Pass, usize),
+) -> Arrivals {
+    let mut arrivals = Arrivals::default();
+    let mut backward = Arrivals::default();
     for (at, instruction) in code.iter().enumerate() {
-        if let Some(state) = arrivals.remove(&at) {
+        let behind = later.remove(&at);
+        if let Some(state) = arrivals.remove(&at).or(behind) {
             pass.state = state;
         }
-        see(&mut pass, at);
-        let forward = target(code, instruction).filter(|&to| to > at && is_behind_end(code, to));
-        if let Some(to) = forward {
-            arrivals.entry(to).or_insert_with(|| pass.state.clone());
+        see(pass, at);
+        if let Some(to) = target(code, instruction).filter(|&to| is_behind_end(code, to)) {
+            let states = if to > at { &mut arrivals } else { &mut backward };
+            states.entry(to).or_insert_with(|| pass.state.clone());
         }
         pass.follow(at, instruction);
     }
+    backward
 }
 
 /// Whether an instruction is not executed after the one before it, padding apart.
@@ -716,6 +743,28 @@ mod tests {
         let expected =
             [Some((Register::RDI, 4)), Some((Register::RDI, 4)), Some((Register::RDI, 0))];
         assert_eq!(arguments, expected, "the last one is also behind what is before it");
+    }
+
+    /// The end of a loop that is entered in its middle: what is there is reached by branches back alone.
+    #[test]
+    fn ends_of_loops_before_their_rest() {
+        let found = operands(|a| {
+            let [mut end, mut next, mut out] = std::array::from_fn(|_| a.create_label());
+            a.jmp(next).unwrap();
+            a.set_label(&mut end).unwrap();
+            a.mov(byte_ptr(r12), 0).unwrap();
+            a.mov(r13, qword_ptr(rsp + 8)).unwrap();
+            a.set_label(&mut next).unwrap();
+            a.lea(r12, ptr(r13 + 0x10)).unwrap();
+            a.lock().cmpxchg(byte_ptr(r13 + 0x10), cl).unwrap();
+            a.dec(rbx).unwrap();
+            a.je(out).unwrap();
+            a.jmp(end).unwrap();
+            a.set_label(&mut out).unwrap();
+            a.ret().unwrap();
+        });
+        let [released, _, locked] = &found[..] else { panic!("{found:?}") };
+        assert!(released.is_same(*locked));
     }
 
     #[test]
