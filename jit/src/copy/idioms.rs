@@ -39,6 +39,7 @@ mod copies;
 mod declared;
 mod fenced;
 mod flags;
+mod left_behind;
 mod lent;
 mod locked_links;
 mod marked;

@@ -9,14 +9,16 @@
 //! the record of a hazard pointer. (Of a thousand loads in libraries that share nothing, about one looks
 //! so. LLVM folds what is volatile, and keeps what is atomic apart.)
 
+use super::left_behind::LeftBehind;
 use crate::common::is_call;
 use crate::copy::addresses::{has_frame, is_unoptimised};
 use crate::copy::loops::target;
-use crate::copy::ordered::{is_candidate, writes_memory};
+use crate::copy::ordered::{is_candidate, is_locked, writes_memory};
 use iced_x86::{
     Code, ConditionCode, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
     OpKind, Register,
 };
+use std::cell::LazyCell;
 use std::collections::BTreeSet;
 
 /// Instructions between a load and its use, at most, and one more: what compilers put there while the load
@@ -37,6 +39,11 @@ pub(super) fn unfolded(code: &[Instruction]) -> Vec<usize> {
     let has_frame = has_frame(code);
     let is_own = |i: &Instruction| has_frame && i.memory_base() == Register::RBP;
     let mut factory = InstructionInfoFactory::new();
+    // Where nothing is locked, more of these would be words that nobody shares.
+    let left_behind = LazyCell::new(|| code.iter().any(is_locked).then(|| LeftBehind::of(code)));
+    let cannot_take = |at: usize, register: Register| {
+        left_behind.as_ref().is_some_and(|left| left.cannot_take(at, register))
+    };
     let mut found = Vec::new();
     let mut joined = None;
     let mut is_joined = |from: usize, to: usize| {
@@ -64,11 +71,11 @@ pub(super) fn unfolded(code: &[Instruction]) -> Vec<usize> {
             if is_element {
                 continue;
             }
-            if is_dead(code, by + 1, loaded, &mut factory) && !is_joined(at, by) {
+            if is_dead(code, by + 1, loaded, &cannot_take, &mut factory) && !is_joined(at, by) {
                 found.push(at);
             }
         } else if let Some(store) = stored_back(code, at, by)
-            && is_dead(code, store + 1, loaded, &mut factory)
+            && is_dead(code, store + 1, loaded, &cannot_take, &mut factory)
             && !is_joined(at, store)
         {
             found.extend([at, store]);
@@ -171,10 +178,12 @@ fn stored_back(code: &[Instruction], at: usize, by: usize) -> Option<usize> {
 }
 
 /// Whether no instruction from `start` on reads a register before it is written, on whatever way.
+/// `cannot_take` says which calls take no argument in which register.
 fn is_dead(
     code: &[Instruction],
     start: usize,
     register: Register,
+    cannot_take: &impl Fn(usize, Register) -> bool,
     factory: &mut InstructionInfoFactory,
 ) -> bool {
     let register = register.full_register();
@@ -196,7 +205,7 @@ fn is_dead(
                     || [i.memory_base(), i.memory_index()]
                         .iter()
                         .any(|part| part.full_register() == register);
-                if is_clobbered() && !is_slot && !reads_register {
+                if (is_clobbered() || cannot_take(at, register)) && !is_slot && !reads_register {
                     continue;
                 }
                 return false;
@@ -316,6 +325,38 @@ mod tests {
         assert_eq!(found(rax, 0), [0]);
         assert_eq!(found(rax, 150), [0], "in a long function");
         assert_eq!(found(r10, 0), [], "the register names that memory");
+    }
+
+    /// As where a record is looked at before the entries of a list are called for. The loop around these calls
+    /// tells that they take one argument.
+    #[test]
+    fn registers_of_arguments() {
+        let found = |locks: bool, loops: bool| {
+            unfolded(&assembled(|a| {
+                let mut again = a.create_label();
+                a.mov(r9, qword_ptr(r8)).unwrap();
+                a.cmp(r9, -1).unwrap();
+                a.set_label(&mut again).unwrap();
+                a.mov(rdi, qword_ptr(rbx)).unwrap();
+                a.call(qword_ptr(rbx + 8)).unwrap();
+                a.add(rbx, 16).unwrap();
+                a.cmp(rbx, rbp).unwrap();
+                if loops {
+                    a.jne(again).unwrap();
+                }
+                if locks {
+                    a.lock().inc(qword_ptr(rsi)).unwrap();
+                }
+                a.mov(ecx, 1).unwrap();
+                a.ret().unwrap();
+                if !loops {
+                    a.jmp(again).unwrap();
+                }
+            }))
+        };
+        assert_eq!(found(true, true), [0]);
+        assert_eq!(found(true, false), [], "it may be the sixth argument");
+        assert_eq!(found(false, true), [], "nothing is shared here");
     }
 
     #[test]
