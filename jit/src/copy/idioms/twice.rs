@@ -9,11 +9,17 @@
 
 use crate::common::{CLOBBERED, each_written, is_call};
 use crate::copy::addresses::{SymbolicAddress, has_memory};
+use crate::copy::loops::target;
 use crate::copy::ordered::{is_candidate, is_on_stack, is_store};
 use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register};
 
 /// Instructions between the two looks, at most.
 const REACH: usize = 192;
+/// The same if the function begins anew where they differ: the search through a node of a tree, with all that
+/// is in it compared in a row.
+const LONGEST: usize = 1024;
+/// Instructions before the first look where it begins anew, at most.
+const BEFORE: usize = 8;
 /// Instructions between the two stores, at most.
 const APART: usize = 48;
 
@@ -36,6 +42,7 @@ pub(super) fn twice(code: &[Instruction], addresses: &[Option<SymbolicAddress>])
             let pair = loaded.of_operand(code, at, 0).zip(loaded.of_operand(code, at, 1));
             if let Some((one, other)) = pair
                 && let (first, again) = (one.min(other), one.max(other))
+                && (again - first <= REACH || begins_anew(code, at, first) && at - first <= LONGEST)
                 && is_same(code, addresses, (first, again))
             {
                 found.loads.push((first, again));
@@ -74,6 +81,12 @@ pub(super) fn reads_others(i: &Instruction) -> bool {
     is_call(i) || i.is_string_instruction() || has_memory(i) && !writes_only && !is_on_stack(i)
 }
 
+/// Whether the branch behind the comparison at `at` leads back to the load at `first`.
+fn begins_anew(code: &[Instruction], at: usize, first: usize) -> bool {
+    let back = code.get(at + 1).and_then(|branch| target(code, branch));
+    back.is_some_and(|to| (first.saturating_sub(BEFORE)..=first).contains(&to))
+}
+
 /// Whether two loads are of one word, with other memory read between them, and no store to the word.
 fn is_same(
     code: &[Instruction],
@@ -88,7 +101,6 @@ fn is_same(
     let is_it = |at: usize| addresses[at].is_some_and(|it| it.is_same(address));
     let stores = |at: usize| is_it(at) && !is_candidate(&code[at]);
     first != again
-        && again - first <= REACH
         && is_it(again)
         && code[first].memory_size() == code[again].memory_size()
         && !(first + 1..again).any(stores)
@@ -201,6 +213,31 @@ mod tests {
             a.ret().unwrap();
         });
         assert_eq!(own.loads, [], "it is the function that stores");
+    }
+
+    /// As a tree is searched whose nodes say which of their entries count, and are compared one by one.
+    #[test]
+    fn far_apart() {
+        let search = |goes_back: bool| {
+            found(|a| {
+                let (mut again, mut out) = (a.create_label(), a.create_label());
+                a.set_label(&mut again).unwrap();
+                a.mov(rdx, qword_ptr(rdi + 0xf0)).unwrap();
+                for entry in 0..70 {
+                    a.cmp(rcx, qword_ptr(rdi + 8 * entry)).unwrap();
+                    a.seta(r8b).unwrap();
+                    a.add(eax, r8d).unwrap();
+                }
+                a.mov(r9, qword_ptr(rdi + 0xf0)).unwrap();
+                a.cmp(r9, rdx).unwrap();
+                a.jne(if goes_back { again } else { out }).unwrap();
+                a.set_label(&mut out).unwrap();
+                a.ret().unwrap();
+            })
+            .loads
+        };
+        assert_eq!(search(true), [(0, 211)]);
+        assert_eq!(search(false), [], "it does not begin anew");
     }
 
     #[test]
