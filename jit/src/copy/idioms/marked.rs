@@ -8,6 +8,9 @@
 //! A table without locks may have such pointers as its entries, and a byte for each that tells most keys
 //! apart. In a function with locked instructions, a loop that masks entries and follows them looks for
 //! an entry that others may be changing.
+//!
+//! A node of a skip list has such links as an array. Who looks for its highest level goes over them in a loop
+//! that masks nothing: a link with nothing but a mark is less than the least node's address.
 
 use crate::copy::loops::Loop;
 use crate::copy::ordered::{is_candidate, is_locked, is_store};
@@ -24,11 +27,11 @@ const BITS: i64 = 4;
 /// Indices of the loads and stores of such links. `code` is a function's instructions in order, `loops` are its
 /// loops.
 pub(super) fn marked(code: &[Instruction], loops: &[Loop]) -> Vec<usize> {
+    let mut entries = levels(code);
     if !code.iter().any(masks) {
-        return Vec::new();
+        return entries.into_iter().collect();
     }
     let mut links = BTreeSet::new();
-    let mut entries = BTreeSet::new();
     let has_locks = code.iter().any(is_locked);
     for body in loops {
         let inside = || body.iter().flat_map(|block| block.clone()).map(|at| &code[at]);
@@ -80,13 +83,43 @@ pub(super) fn marked(code: &[Instruction], loops: &[Loop]) -> Vec<usize> {
     entries.into_iter().collect()
 }
 
+/// Loads of links in arrays, if the function looks at the marks of some and whether others are no more than a
+/// mark.
+fn levels(code: &[Instruction]) -> BTreeSet<usize> {
+    let is_level = |i: &Instruction| {
+        loads(i) && i.memory_index_scale() == 8 && i.memory_index() != Register::None
+    };
+    let looks = code.iter().enumerate().filter(|(_, i)| is_level(i));
+    let looks: Vec<(usize, Look)> =
+        looks.filter_map(|(at, _)| Some((at, looked_at(code, at)?))).collect();
+    let has = |wanted: Look| looks.iter().any(|&(_, look)| look == wanted);
+    match has(Look::Bits) && has(Look::Empty) {
+        true => looks.iter().map(|&(at, _)| at).collect(),
+        false => BTreeSet::new(),
+    }
+}
+
 /// Which field of a node a link is; nodes on several levels have an array of them.
 fn field(i: &Instruction) -> (u64, bool) {
     (i.memory_displacement64(), i.memory_index() != Register::None)
 }
 
+/// What is asked of a link.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Look {
+    /// Its low bits are taken off or looked at.
+    Bits,
+    /// Whether it is no node: all but the mark is zero.
+    Empty,
+}
+
 /// Whether what the instruction at `at` loads has low bits taken off or looked at soon.
 fn is_masked(code: &[Instruction], at: usize) -> bool {
+    looked_at(code, at).is_some()
+}
+
+/// What is asked soon of what the instruction at `at` loads.
+fn looked_at(code: &[Instruction], at: usize) -> Option<Look> {
     let mut carries = BTreeSet::from([code[at].op0_register().full_register()]);
     for i in code[at + 1..].iter().take(REACH) {
         if !i.op_kinds().any(|kind| kind == OpKind::Register) {
@@ -95,14 +128,17 @@ fn is_masked(code: &[Instruction], at: usize) -> bool {
         let to = i.op0_register().full_register();
         let takes_bits =
             masks(i) || i.mnemonic() == Mnemonic::And && i.try_immediate(1).is_ok_and(|it| it < 16);
-        let looks = match i.mnemonic() {
-            Mnemonic::Test => i.try_immediate(1).is_ok_and(|it| it < 16),
-            // No node: all but the mark is zero.
-            Mnemonic::Cmp => i.try_immediate(1).is_ok_and(|it| matches!(it, 2 | 4 | 8 | 16)),
-            _ => false,
+        let look = match i.mnemonic() {
+            _ if takes_bits => Some(Look::Bits),
+            Mnemonic::Test => i.try_immediate(1).is_ok_and(|it| it < 16).then_some(Look::Bits),
+            Mnemonic::Cmp => {
+                let is_mark = |it| matches!(it, 2 | 4 | 8 | 16);
+                i.try_immediate(1).is_ok_and(is_mark).then_some(Look::Empty)
+            }
+            _ => None,
         };
-        if (takes_bits || looks) && i.op0_kind() == OpKind::Register && carries.contains(&to) {
-            return true;
+        if look.is_some() && i.op0_kind() == OpKind::Register && carries.contains(&to) {
+            return look;
         }
         let moves = i.mnemonic() == Mnemonic::Mov
             && i.op0_kind() == OpKind::Register
@@ -111,7 +147,7 @@ fn is_masked(code: &[Instruction], at: usize) -> bool {
             carries.insert(to);
         }
     }
-    false
+    None
 }
 
 /// Whether an instruction takes low bits off what a register holds.
@@ -171,6 +207,33 @@ mod tests {
         assert_eq!(found(0x70), [], "bits of a number");
         let counts = |a: &mut CodeAssembler| a.mov(qword_ptr(rbx + 24), rsi).unwrap();
         assert_eq!(found_in(-8, counts), [], "a collector of garbage");
+    }
+
+    /// As a skip list's search begins: at the highest level that has a node.
+    #[test]
+    fn levels_without_nodes() {
+        let found = |no_node: i32, scale: i32| {
+            let code = assembled(|a| {
+                let (mut again, mut out) = (a.create_label(), a.create_label());
+                a.set_label(&mut again).unwrap();
+                a.cmp(rbp, 1).unwrap();
+                a.je(out).unwrap();
+                a.mov(rax, qword_ptr(rbx + rbp * scale - 16)).unwrap();
+                a.dec(rbp).unwrap();
+                a.cmp(rax, no_node).unwrap();
+                a.jb(again).unwrap();
+                a.mov(rbx, qword_ptr(r13 + rbp * scale - 8)).unwrap();
+                a.mov(eax, ebx).unwrap();
+                a.and(eax, 7).unwrap();
+                a.call(0x5000).unwrap();
+                a.set_label(&mut out).unwrap();
+                a.ret().unwrap();
+            });
+            marked(&code, &loops(&code))
+        };
+        assert_eq!(found(8, 8), [2, 6]);
+        assert_eq!(found(9, 8), [], "a number");
+        assert_eq!(found(8, 1), [], "no array of links");
     }
 
     /// As a table is searched whose entries are pointers with marks.
