@@ -2,7 +2,7 @@
 //!
 //! Who looks for a place in a list or a tree before the lock is taken, and looks again afterwards
 //! whether it still is one, reads what other threads change meanwhile, and reads it in a loop that looks
-//! like any computation. A walk behind a lock is guarded; one behind a fence is not, though a function with
+//! like any computation. In a skip list, a level says which of a node's links is meant. A walk behind a lock is guarded; one behind a fence is not, though a function with
 //! locks may have been called before.
 
 use crate::common::is_call;
@@ -35,8 +35,13 @@ pub(super) fn walks(code: &[Instruction], locks: &[bool], loops: &[Loop]) -> BTr
             continue;
         }
         let slots: BTreeSet<u64> = inside().filter_map(|at| stored_slot(&code[at])).collect();
+        let has_field = |i: &Instruction| {
+            let index = i.memory_index();
+            index == Register::None || inside().all(|at| steps_only(&code[at], index))
+        };
         // What the loop's own loads put into registers, and so is another pointer in each round.
-        let moves: Vec<Move> = inside().filter_map(|at| moves_to(&code[at])).collect();
+        let moves = inside().filter(|&at| has_field(&code[at]));
+        let moves: Vec<Move> = moves.filter_map(|at| moves_to(&code[at])).collect();
         let mut pointers = chased(&moves);
         loop {
             let before = pointers.len();
@@ -57,7 +62,7 @@ pub(super) fn walks(code: &[Instruction], locks: &[bool], loops: &[Loop]) -> BTr
         found.extend(inside().filter(|&at| {
             let i = &code[at];
             pointers.contains(&i.memory_base())
-                && i.memory_index() == Register::None
+                && has_field(i)
                 && matches!(i.memory_size().size(), 4 | 8)
                 && matches!(
                     i.mnemonic(),
@@ -91,11 +96,21 @@ fn moves_to(i: &Instruction) -> Option<Move> {
         return None;
     }
     let loads = i.op1_kind() == OpKind::Memory;
-    if loads && i.memory_index() != Register::None {
-        return None;
-    }
     let from = if loads { i.memory_base() } else { i.op1_register() };
     Some(Move { from, to: i.op0_register(), loads })
+}
+
+/// Whether an instruction leaves a register as it is, or counts it on: the level of a skip list, by which its nodes'
+/// links are told apart.
+fn steps_only(i: &Instruction, register: Register) -> bool {
+    let counts = match i.mnemonic() {
+        Mnemonic::Add | Mnemonic::Sub => i.try_immediate(1).is_ok(),
+        Mnemonic::Inc | Mnemonic::Dec | Mnemonic::Cmp | Mnemonic::Test => true,
+        _ => false,
+    };
+    let is_it = i.op0_kind() == OpKind::Register
+        && i.op0_register().full_register() == register.full_register();
+    !is_it || counts
 }
 
 /// Registers that a loop follows from round to round: moves lead from what is loaded by one to itself.
@@ -233,6 +248,36 @@ mod tests {
             walks(&code, &locks, &loops(&code)).len()
         };
         assert_eq!([found_in(true), found_in(false)], [2, 0]);
+    }
+
+    /// As a skip list is searched, level by level.
+    #[test]
+    fn links_on_levels() {
+        let search = |loads_index: bool| {
+            found(|a| {
+                let [mut level, mut next, mut below] = std::array::from_fn(|_| a.create_label());
+                a.set_label(&mut level).unwrap();
+                a.mov(rax, qword_ptr(rsi + rcx)).unwrap();
+                a.test(rax, rax).unwrap();
+                a.je(below).unwrap();
+                a.set_label(&mut next).unwrap();
+                a.cmp(qword_ptr(rax), rbp).unwrap();
+                a.jge(below).unwrap();
+                a.mov(rsi, rax).unwrap();
+                a.mov(rax, qword_ptr(rax + rcx)).unwrap();
+                if loads_index {
+                    a.movzx(ecx, byte_ptr(rbx)).unwrap();
+                }
+                a.test(rax, rax).unwrap();
+                a.jne(next).unwrap();
+                a.set_label(&mut below).unwrap();
+                a.sub(rcx, 8).unwrap();
+                a.jne(level).unwrap();
+                lock(a);
+            })
+        };
+        assert_eq!(search(false), [Mnemonic::Mov, Mnemonic::Cmp, Mnemonic::Mov]);
+        assert_eq!(search(true), [], "a tree of characters");
     }
 
     #[test]
