@@ -1,5 +1,5 @@
-//! What is found in the bytes of a module's code around a function: near calls, and the variables that locked
-//! instructions name.
+//! What is found in the bytes of a module's code around a function: near calls, and the variables and fields that
+//! locked instructions name.
 //!
 //! A call is found by its bytes: an opcode, and a distance to where a function begins; a locked instruction by
 //! its prefix, or by the opcode of `xchg`. Other bytes hardly ever look like that, and then a function more or
@@ -8,7 +8,7 @@
 use super::ordered::{is_locked, may_begin_locked};
 use crate::accesses::constant_address;
 use crate::memory::read_guest;
-use iced_x86::{Decoder, DecoderOptions};
+use iced_x86::{Decoder, DecoderOptions, Instruction, Register};
 use refrain_trace::fixed::FixedMap;
 use refrain_vm::layout::LIBRARIES;
 use std::ops::Range;
@@ -36,7 +36,12 @@ struct Piece {
     calls: Box<[(u64, u64)]>,
     /// Addresses of variables, in ascending order.
     locked: Box<[u64]>,
+    /// Fields, in ascending order.
+    fields: Box<[Field]>,
 }
+
+/// A field of something large: its offset, and its size.
+pub(super) type Field = (u64, usize);
 
 impl Pieces {
     /// Forgets all: code or what is known of it has changed.
@@ -76,6 +81,18 @@ impl Pieces {
         })
     }
 
+    /// Whether a locked instruction of the module names a field like this one, around the code at `at`.
+    pub(super) fn is_locked_field_around(
+        &mut self,
+        field: Field,
+        at: u64,
+        module: &Range<u64>,
+        starts: &[u64],
+    ) -> bool {
+        around(at, module)
+            .any(|piece| self.searched(piece, module, starts).fields.binary_search(&field).is_ok())
+    }
+
     fn searched(&mut self, piece: u64, module: &Range<u64>, starts: &[u64]) -> &Piece {
         self.searched.entry(piece).or_insert_with(|| search(piece, module, starts))
     }
@@ -103,7 +120,19 @@ fn search(base: u64, module: &Range<u64>, starts: &[u64]) -> Piece {
     let readable = read_guest(base, &mut bytes);
     let bytes = &bytes[..readable];
     let is_function = |at: u64| module.contains(&at) && starts.binary_search(&at).is_ok();
-    Piece { calls: calls(base, bytes, is_function), locked: locked_variables(base, bytes) }
+    let (locked, fields) = locked_operands(base, bytes);
+    Piece { calls: calls(base, bytes, is_function), locked, fields }
+}
+
+/// The field of something large that an instruction names. Offsets that take more than a byte tell fields apart:
+/// few things have so many.
+pub(super) fn field_of(instruction: &Instruction) -> Option<Field> {
+    const OFFSETS: Range<u64> = 0x80..0x4000;
+    let i = instruction;
+    let base = i.memory_base().full_register();
+    let is_field = base.is_gpr64() && base != Register::RSP && i.memory_index() == Register::None;
+    let offset = i.memory_displacement64();
+    (is_field && OFFSETS.contains(&offset)).then(|| (offset, i.memory_size().size()))
 }
 
 fn calls(base: u64, bytes: &[u8], is_function: impl Fn(u64) -> bool) -> Box<[(u64, u64)]> {
@@ -121,20 +150,22 @@ fn calls(base: u64, bytes: &[u8], is_function: impl Fn(u64) -> bool) -> Box<[(u6
     found.into()
 }
 
-fn locked_variables(base: u64, bytes: &[u8]) -> Box<[u64]> {
+/// The variables and the fields that locked instructions name.
+fn locked_operands(base: u64, bytes: &[u8]) -> (Box<[u64]>, Box<[Field]>) {
     let beginnings = bytes.iter().take(PIECE as usize).enumerate();
-    let mut found: Vec<u64> = beginnings
-        .filter(|(_, byte)| may_begin_locked(byte))
-        .filter_map(|(offset, _)| {
-            let code = &bytes[offset..bytes.len().min(offset + LONGEST)];
-            let at = base + offset as u64;
-            let instruction = Decoder::with_ip(64, code, at, DecoderOptions::NONE).decode();
-            constant_address(&instruction).filter(|_| is_locked(&instruction))
-        })
-        .collect();
-    found.sort_unstable();
-    found.dedup();
-    found.into()
+    let locked = beginnings.filter(|(_, byte)| may_begin_locked(byte)).map(|(offset, _)| {
+        let code = &bytes[offset..bytes.len().min(offset + LONGEST)];
+        let at = base + offset as u64;
+        Decoder::with_ip(64, code, at, DecoderOptions::NONE).decode()
+    });
+    let locked: Vec<Instruction> = locked.filter(is_locked).collect();
+    let mut variables: Vec<u64> = locked.iter().filter_map(constant_address).collect();
+    let mut fields: Vec<Field> = locked.iter().filter_map(field_of).collect();
+    variables.sort_unstable();
+    variables.dedup();
+    fields.sort_unstable();
+    fields.dedup();
+    (variables.into(), fields.into())
 }
 
 #[cfg(test)]

@@ -9,10 +9,10 @@ use super::extent::{Extent, has_locked, instructions};
 use super::futexes::futexes;
 use super::{Functions, WRAPPERS, Words};
 use crate::accesses::constant_address;
-use crate::copy::addresses::{SymbolicAddress, at_branches, symbolic_addresses};
-use crate::copy::ordered::{is_locked, is_store};
-use crate::copy::pieces::is_searched;
-use iced_x86::Instruction;
+use crate::copy::addresses::{SymbolicAddress, at_branches, has_frame, symbolic_addresses};
+use crate::copy::ordered::{is_candidate, is_locked, is_store};
+use crate::copy::pieces::{Field, field_of, is_searched};
+use iced_x86::{Instruction, Register};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -37,8 +37,35 @@ impl Functions {
             let (pieces, starts, at) = (&mut self.pieces, &self.starts, extent.range.start);
             stored.retain(|&variable| pieces.is_locked_around(variable, at, module, starts));
             found.extend(stored.into_iter().map(SymbolicAddress::constant));
+            found.extend(self.locked_fields(code, extent, module));
         }
         found
+    }
+
+    /// The fields of large things that the function loads or stores and locked instructions of others name.
+    fn locked_fields(
+        &mut self,
+        code: &[Instruction],
+        extent: &Extent,
+        module: &Range<u64>,
+    ) -> Vec<SymbolicAddress> {
+        let has_frame = has_frame(code);
+        let is_own = |i: &Instruction| has_frame && i.memory_base() == Register::RBP;
+        let field = |i: &Instruction| {
+            let accesses = (is_candidate(i) || is_store(i)) && !is_own(i);
+            accesses.then(|| field_of(i)).flatten()
+        };
+        let mut fields: Vec<Field> = code.iter().filter_map(field).collect();
+        fields.sort_unstable();
+        fields.dedup();
+        let (pieces, starts, at) = (&mut self.pieces, &self.starts, extent.range.start);
+        fields.retain(|&field| pieces.is_locked_field_around(field, at, module, starts));
+        if fields.is_empty() {
+            return Vec::new();
+        }
+        let is_locked = |i: &Instruction| field(i).is_some_and(|it| fields.contains(&it));
+        let addresses = symbolic_addresses(code);
+        code.iter().zip(addresses).filter(|(i, _)| is_locked(i)).filter_map(|(_, it)| it).collect()
     }
 
     /// The words that this function hands to the kernel for a futex call, and those that locked instructions
@@ -161,6 +188,41 @@ mod tests {
         ]);
         let found = functions.idioms(starts[1]).expect("known");
         assert_eq!(*found.sites, [starts[1]], "not the variable beside it");
+    }
+
+    /// A flag far behind the begin of something large, which some functions exchange, and one stores beside the lock
+    /// of what the flag tells of.
+    #[test]
+    fn fields_that_are_locked_elsewhere() {
+        fn exchange(a: &mut CodeAssembler) {
+            a.lock().cmpxchg(byte_ptr(rcx + 0x298), dl).unwrap();
+            a.lock().inc(dword_ptr(rcx + 0x18)).unwrap();
+        }
+        let sites = |field: fn(&mut CodeAssembler)| {
+            let (mut functions, starts) = write_functions(&[exchange, field]);
+            functions.idioms(starts[1]).expect("known").sites.len()
+        };
+        fn compute(a: &mut CodeAssembler) {
+            (0..100).for_each(|_| a.inc(rcx).unwrap());
+        }
+        let flag = |a: &mut CodeAssembler| {
+            compute(a);
+            a.mov(byte_ptr(r15 + 0x298), al).unwrap();
+            a.mov(dl, byte_ptr(r15 + 0x298)).unwrap();
+        };
+        assert_eq!(sites(flag), 2);
+        let others = |a: &mut CodeAssembler| {
+            compute(a);
+            a.mov(byte_ptr(r15 + 0x299), al).unwrap();
+            a.mov(dword_ptr(r15 + 0x298), eax).unwrap();
+            a.mov(byte_ptr(rsp + 0x298), al).unwrap();
+            a.mov(dword_ptr(r15 + 0x18), eax).unwrap();
+        };
+        assert_eq!(
+            sites(others),
+            0,
+            "another field, another size, the stack, a field that many things have"
+        );
     }
 
     /// As in a one-time initialization: a look at the state, and a slow path that is called by the
