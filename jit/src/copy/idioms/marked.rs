@@ -3,7 +3,8 @@
 //!
 //! Who follows such links has to take the bits off each, by a mask, before going on. A reader takes no
 //! lock, and needs no locked instruction either. So a loop that follows a pointer which it has loaded and
-//! masked reads what others change, and so does what loads the same field elsewhere in the function.
+//! masked reads what others change, and so does what loads the same field elsewhere in the function, or is only
+//! compared, outside of its loops: how many buckets the table has.
 //!
 //! A table without locks may have such pointers as its entries, and a byte for each that tells most keys
 //! apart. In a function with locked instructions, a loop that masks entries and follows them looks for
@@ -12,6 +13,7 @@
 //! A node of a skip list has such links as an array. Who looks for its highest level goes over them in a loop
 //! that masks nothing: a link with nothing but a mark is less than the least node's address.
 
+use super::beside::is_compared;
 use crate::copy::loops::Loop;
 use crate::copy::ordered::{is_candidate, is_locked, is_store};
 use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
@@ -79,6 +81,9 @@ pub(super) fn marked(code: &[Instruction], loops: &[Loop]) -> Vec<usize> {
     };
     if !links.is_empty() {
         entries.extend((0..code.len()).filter(|&at| is_link(at)));
+        let is_in_loop = |at: usize| loops.iter().flatten().any(|block| block.contains(&at));
+        let looks = (0..code.len()).filter(|&at| is_candidate(&code[at]) && is_compared(code, at));
+        entries.extend(looks.filter(|&at| !is_in_loop(at)));
     }
     entries.into_iter().collect()
 }
@@ -234,6 +239,30 @@ mod tests {
         assert_eq!(found(8, 8), [2, 6]);
         assert_eq!(found(9, 8), [], "a number");
         assert_eq!(found(8, 1), [], "no array of links");
+    }
+
+    /// As the table's size is looked at before.
+    #[test]
+    fn sizes() {
+        let found = |mask: i32| {
+            let code = assembled(|a| {
+                let (mut again, mut out) = (a.create_label(), a.create_label());
+                a.mov(rsi, qword_ptr(r9 + 0x80)).unwrap();
+                a.test(rsi, rsi).unwrap();
+                a.je(out).unwrap();
+                a.add(rsi, qword_ptr(r9 + 0x88)).unwrap();
+                a.set_label(&mut again).unwrap();
+                a.mov(rbx, qword_ptr(rbx)).unwrap();
+                a.and(rbx, mask).unwrap();
+                a.cmp(qword_ptr(rbx + 8), rsi).unwrap();
+                a.jne(again).unwrap();
+                a.set_label(&mut out).unwrap();
+                a.ret().unwrap();
+            });
+            marked(&code, &loops(&code))
+        };
+        assert_eq!(found(-8), [0, 4]);
+        assert_eq!(found(0x70), []);
     }
 
     /// As a table is searched whose entries are pointers with marks.
