@@ -485,6 +485,12 @@ pub(super) fn has_frame(code: &[Instruction]) -> bool {
     })
 }
 
+/// Tells whether an operand of the function's lies in its stack frame, by the frame pointer if it has one.
+pub(super) fn is_by_frame_pointer(code: &[Instruction]) -> impl Fn(&Instruction) -> bool {
+    let has_frame = has_frame(code);
+    move |i| has_frame && i.memory_base() == Register::RBP
+}
+
 /// What a function's code tells of its stack frame.
 pub(super) struct Frame {
     /// Whether there is one: the function moves the stack pointer into `rbp`, and writes `rbp` otherwise

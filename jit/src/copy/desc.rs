@@ -219,7 +219,10 @@ impl Desc {
             Kind::Ordered(operand) => (10 | operand.bits()? << 8, go_on),
             Kind::Performed { resume } => (11, resume),
             _ if go_on != 0 => return None,
-            Kind::Link { field, variant } if !variant.steps() => (1 | (variant as u32) << 8, field),
+            Kind::Link {
+                field,
+                variant: variant @ (Variant::Observed | Variant::Opaque | Variant::Careful),
+            } => (1 | (variant as u32) << 8, field),
             Kind::Syscall => (2, 0),
             Kind::Return => (3, 0),
             Kind::Trap(signal) => (4, signal as u32),

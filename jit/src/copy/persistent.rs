@@ -19,10 +19,10 @@
 //! libraries are today.
 //!
 //! Which accesses are watched, once there are several threads, depends on more: on all modules and
-//! locks, and on what was learned; with the order of every access, on nothing, but all are counted then.
-//! Returns are checked once there is code above 2 GiB. All that is the *phase* of a unit, which must be what
-//! it was then. (If it were wrong, others would be watched than should be, and the trace would say so: it has
-//! what is watched from here, too.)
+//! locks, and on what was learned. With the order of every access, all accesses are counted, whatever modules
+//! there are. Once there is code above 2 GiB, translated code checks its returns. All that is the *phase* of a
+//! unit, which must be what it was then. (If it were wrong, others would be watched than should be, and the
+//! trace would say so: it has what is watched from here, too.)
 //!
 //! # What is not kept
 //! Hooked blocks hold addresses of the recorder's functions; code that the guest generates changes; code
@@ -142,11 +142,8 @@ impl Translator {
             faults: self.faults.rows(end.faults),
             tables: armed.map(|(which, variant)| [which as u32, variant as u32]).collect(),
         };
-        let code = [persistent.first.hot..end.hot, end.chunk..self.code().end];
         let memory = &self.memory;
-        contents.encode(persistent.image.as_ref(), &persistent.journal, code, |range| {
-            memory.read(range)
-        })
+        contents.encode(persistent.image.as_ref(), &persistent.journal, |range| memory.read(range))
     }
 
     /// What a descriptor says that was kept.

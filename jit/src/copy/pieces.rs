@@ -1,5 +1,5 @@
-//! What is found in the bytes of a module's code around a function: near calls, and the variables and fields that
-//! locked instructions name.
+//! What is found in the bytes of a module's code around a function: near calls, and the variables and fields
+//! that locked instructions name.
 //!
 //! A call is found by its bytes: an opcode, and a distance to where a function begins; a locked instruction by
 //! its prefix, or by the opcode of `xchg`. Other bytes hardly ever look like that, and then a function more or
@@ -11,6 +11,7 @@ use crate::memory::read_guest;
 use iced_x86::{Decoder, DecoderOptions, Instruction, Register};
 use refrain_trace::fixed::FixedMap;
 use refrain_vm::layout::LIBRARIES;
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// Bytes of code that are searched at once.
@@ -76,9 +77,7 @@ impl Pieces {
         module: &Range<u64>,
         starts: &[u64],
     ) -> bool {
-        around(at, module).any(|piece| {
-            self.searched(piece, module, starts).locked.binary_search(&variable).is_ok()
-        })
+        self.any_around(at, module, starts, |piece| piece.locked.binary_search(&variable).is_ok())
     }
 
     /// Whether a locked instruction of the module names a field like this one, around the code at `at`.
@@ -89,8 +88,17 @@ impl Pieces {
         module: &Range<u64>,
         starts: &[u64],
     ) -> bool {
-        around(at, module)
-            .any(|piece| self.searched(piece, module, starts).fields.binary_search(&field).is_ok())
+        self.any_around(at, module, starts, |piece| piece.fields.binary_search(&field).is_ok())
+    }
+
+    fn any_around(
+        &mut self,
+        at: u64,
+        module: &Range<u64>,
+        starts: &[u64],
+        is_it: impl Fn(&Piece) -> bool,
+    ) -> bool {
+        around(at, module).any(|piece| is_it(self.searched(piece, module, starts)))
     }
 
     fn searched(&mut self, piece: u64, module: &Range<u64>, starts: &[u64]) -> &Piece {
@@ -159,13 +167,9 @@ fn locked_operands(base: u64, bytes: &[u8]) -> (Box<[u64]>, Box<[Field]>) {
         Decoder::with_ip(64, code, at, DecoderOptions::NONE).decode()
     });
     let locked: Vec<Instruction> = locked.filter(is_locked).collect();
-    let mut variables: Vec<u64> = locked.iter().filter_map(constant_address).collect();
-    let mut fields: Vec<Field> = locked.iter().filter_map(field_of).collect();
-    variables.sort_unstable();
-    variables.dedup();
-    fields.sort_unstable();
-    fields.dedup();
-    (variables.into(), fields.into())
+    let variables: BTreeSet<u64> = locked.iter().filter_map(constant_address).collect();
+    let fields: BTreeSet<Field> = locked.iter().filter_map(field_of).collect();
+    (variables.into_iter().collect(), fields.into_iter().collect())
 }
 
 #[cfg(test)]

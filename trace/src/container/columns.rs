@@ -222,8 +222,8 @@ pub(crate) struct Encoder {
 }
 
 impl Encoder {
-    /// Appends the columns of `events` to `out`; what all of their flags are together. `Err` is a code that
-    /// is no kind's: readers would refuse it.
+    /// Appends the columns of `events` to `out`, and returns the flags that any of the events has. `Err` is the
+    /// code of an event that is no kind's: readers would refuse it.
     pub(crate) fn encode(&mut self, events: &[Event], out: &mut Vec<u8>) -> Result<u8, u8> {
         assert!(events.len() <= MAX_EVENTS, "the writer splits events into chunks");
         self.model.reset();

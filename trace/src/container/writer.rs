@@ -197,7 +197,7 @@ impl<W: Write> Writer<W> {
         let mut body = Vec::new();
         self.encoder
             .encode(std::slice::from_ref(event), &mut body)
-            .map_err(|it| kind(thread, it))?;
+            .map_err(|code| unknown_kind(thread, code))?;
         payload::push(&mut body, record);
         self.put(Label { kind: ChunkKind::Entered, id: thread.0, count: 1, first: id.0 }, &body)
     }
@@ -211,7 +211,8 @@ impl<W: Write> Writer<W> {
     ) -> Result<()> {
         let mut body = std::mem::take(&mut self.body);
         body.clear();
-        let flags = self.encoder.encode(events, &mut body).map_err(|it| kind(thread, it))?;
+        let flags =
+            self.encoder.encode(events, &mut body).map_err(|code| unknown_kind(thread, code))?;
         if flags & HAS_PAYLOAD != 0 && payloads.is_empty() {
             return Err(without_payload(thread));
         }
@@ -386,7 +387,7 @@ pub(super) fn footer_and_tail(
 /// How many of the events, and how many bytes of payload, go into the next chunk.
 fn batch(thread: ThreadId, events: &[Event], payloads: &[u8]) -> Result<(usize, usize)> {
     let most = events.len().min(MAX_EVENTS);
-    // The commonest events have none, and are looked at but once, when they are encoded.
+    // Most events have no payload: then the encoder is the first that looks at them.
     if payloads.is_empty() {
         return Ok((most, 0));
     }
@@ -404,7 +405,7 @@ fn batch(thread: ThreadId, events: &[Event], payloads: &[u8]) -> Result<(usize, 
     Ok((most, len))
 }
 
-fn kind(thread: ThreadId, code: u8) -> Error {
+fn unknown_kind(thread: ThreadId, code: u8) -> Error {
     Error::Misuse(format!("{thread}: event kind {code}"))
 }
 

@@ -240,10 +240,8 @@ pub(crate) fn install(engine: &dyn Engine, pc: u64, hook: &Hook, library: &Path)
         EventKind::SemPost => semaphore::post,
         EventKind::CondSignal | EventKind::CondBroadcast => {
             let code = host::Guest.read_prefix(pc, condition::CODE);
-            match condition::stand_in(hook.kind, &code) {
-                Some(stand_in) => stand_in,
-                None => return,
-            }
+            let Some(stand_in) = condition::stand_in(hook.kind, &code) else { return };
+            stand_in
         }
         EventKind::OnceRun => once,
         _ => return,

@@ -35,9 +35,9 @@ const CHUNK_EVENTS: usize = 4096;
 /// Payload bytes of a full chunk.
 const CHUNK_PAYLOAD: usize = 1 << 20;
 
-/// The processor that runs the writer has just read the memory of an empty chunk. To get a line of it
-/// back takes longer than many a critical section, and the next locked instruction waits for it: the
-/// lines of so many events ahead are asked for before they are written to.
+/// How many events ahead a thread asks for the line of memory in which it will write an event. The processor
+/// that runs the writer has just read the memory of an empty chunk: to get a line back from there takes longer
+/// than many a critical section, and the next locked instruction waits until the line is there.
 const AHEAD: usize = 8;
 
 /// How long a thread may be in the middle of an event before it is seen to that it can go on.

@@ -9,10 +9,13 @@ use super::extent::{Extent, has_locked, instructions};
 use super::futexes::futexes;
 use super::{Functions, WRAPPERS, Words};
 use crate::accesses::constant_address;
-use crate::copy::addresses::{SymbolicAddress, at_branches, has_frame, symbolic_addresses};
+use crate::copy::addresses::{
+    SymbolicAddress, at_branches, is_by_frame_pointer, symbolic_addresses,
+};
 use crate::copy::ordered::{is_candidate, is_locked, is_store};
 use crate::copy::pieces::{Field, field_of, is_searched};
-use iced_x86::{Instruction, Register};
+use iced_x86::Instruction;
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -42,22 +45,20 @@ impl Functions {
         found
     }
 
-    /// The fields of large things that the function loads or stores and locked instructions of others name.
+    /// The fields at large offsets that this function loads or stores, and that a locked instruction of some
+    /// other function names.
     fn locked_fields(
         &mut self,
         code: &[Instruction],
         extent: &Extent,
         module: &Range<u64>,
     ) -> Vec<SymbolicAddress> {
-        let has_frame = has_frame(code);
-        let is_own = |i: &Instruction| has_frame && i.memory_base() == Register::RBP;
+        let is_own = is_by_frame_pointer(code);
         let field = |i: &Instruction| {
             let accesses = (is_candidate(i) || is_store(i)) && !is_own(i);
             accesses.then(|| field_of(i)).flatten()
         };
-        let mut fields: Vec<Field> = code.iter().filter_map(field).collect();
-        fields.sort_unstable();
-        fields.dedup();
+        let mut fields: BTreeSet<Field> = code.iter().filter_map(field).collect();
         let (pieces, starts, at) = (&mut self.pieces, &self.starts, extent.range.start);
         fields.retain(|&field| pieces.is_locked_field_around(field, at, module, starts));
         if fields.is_empty() {

@@ -10,8 +10,9 @@
 //! apart. In a function with locked instructions, a loop that masks entries and follows them looks for
 //! an entry that others may be changing.
 //!
-//! A node of a skip list has such links as an array. Who looks for its highest level goes over them in a loop
-//! that masks nothing: a link with nothing but a mark is less than the least node's address.
+//! A node of a skip list has an array of such links, one for each level. The search for the highest level that
+//! is used goes over this array in a loop that masks nothing: it only asks whether the link is less than a small
+//! number, and so has nothing but a mark.
 
 use super::beside::is_compared;
 use crate::copy::loops::Loop;

@@ -18,7 +18,7 @@ const REACH: usize = 192;
 /// The same if the function begins anew where they differ: the search through a node of a tree, with all that
 /// is in it compared in a row.
 const LONGEST: usize = 1024;
-/// Instructions before the first look where it begins anew, at most.
+/// The function begins anew at most so many instructions before the first look.
 const BEFORE: usize = 8;
 /// Instructions between the two stores, at most.
 const APART: usize = 48;

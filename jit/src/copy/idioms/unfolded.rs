@@ -11,7 +11,7 @@
 
 use super::left_behind::LeftBehind;
 use crate::common::is_call;
-use crate::copy::addresses::{has_frame, is_unoptimised};
+use crate::copy::addresses::{is_by_frame_pointer, is_unoptimised};
 use crate::copy::loops::target;
 use crate::copy::ordered::{is_candidate, is_locked, writes_memory};
 use iced_x86::{
@@ -36,8 +36,7 @@ pub(super) fn unfolded(code: &[Instruction]) -> Vec<usize> {
         return Vec::new();
     }
     // What a frame pointer names is the function's own.
-    let has_frame = has_frame(code);
-    let is_own = |i: &Instruction| has_frame && i.memory_base() == Register::RBP;
+    let is_own = is_by_frame_pointer(code);
     let mut factory = InstructionInfoFactory::new();
     // Where nothing is locked, more of these would be words that nobody shares.
     let left_behind = LazyCell::new(|| code.iter().any(is_locked).then(|| LeftBehind::of(code)));

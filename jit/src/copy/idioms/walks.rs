@@ -2,8 +2,8 @@
 //!
 //! Who looks for a place in a list or a tree before the lock is taken, and looks again afterwards
 //! whether it still is one, reads what other threads change meanwhile, and reads it in a loop that looks
-//! like any computation. In a skip list, a level says which of a node's links is meant. A walk behind a lock is guarded; one behind a fence is not, though a function with
-//! locks may have been called before.
+//! like any computation. In a skip list, a level says which of a node's links is meant. A walk behind a lock
+//! is guarded; one behind a fence is not, though a function with locks may have been called before.
 
 use crate::common::is_call;
 use crate::copy::loops::{Loop, ends_here, target};
@@ -100,8 +100,8 @@ fn moves_to(i: &Instruction) -> Option<Move> {
     Some(Move { from, to: i.op0_register(), loads })
 }
 
-/// Whether an instruction leaves a register as it is, or counts it on: the level of a skip list, by which its nodes'
-/// links are told apart.
+/// Whether an instruction leaves a register as it is, or adds a constant to it. Then the register may hold the
+/// level of a skip list, which says which of a node's links is meant.
 fn steps_only(i: &Instruction, register: Register) -> bool {
     let counts = match i.mnemonic() {
         Mnemonic::Add | Mnemonic::Sub => i.try_immediate(1).is_ok(),

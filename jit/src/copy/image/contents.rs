@@ -24,14 +24,14 @@ pub(in crate::copy) struct Contents {
 
 impl Contents {
     /// All that is kept, as bytes, in parts: with what an image had of it before, and the journal since
-    /// then. The two ranges of translated code are read by `read`, beside everything else.
+    /// then. Another thread reads the translated code with `read` meanwhile.
     pub(in crate::copy) fn encode(
         self,
         image: Option<&Image>,
         journal: &Journal,
-        code: [Range<u64>; 2],
         read: impl Fn(Range<u64>) -> Vec<u8> + Send,
     ) -> Option<Vec<Vec<u8>>> {
+        let code = [self.first.hot..self.end.hot, self.end.chunk..self.memory.end];
         let (bytes_of_code, index) = thread::scope(|scope| {
             let bytes_of_code = scope.spawn(|| code.clone().map(read));
             let index = Index::new(image, journal);
