@@ -386,11 +386,11 @@ impl Event {
         EventKind::from_code(self.code).expect("readers refuse unknown event kinds")
     }
 
-    /// Whether another thread has put the event into this thread's stream: it takes a word over that this
-    /// thread has owned. The event has neither a time nor a place of its own.
+    /// Whether another thread has put the event into this thread's stream: it takes over a word, or with
+    /// [`crate::Order::Stride`] a line, that this thread has owned. The event has neither a time nor a place of
+    /// its own.
     pub fn is_from_another_thread(&self) -> bool {
-        let is_of_word = accessed::OF_WORDS.contains(&self.nr);
-        self.kind() == EventKind::Handover && is_of_word && self.pc == 0
+        self.kind() == EventKind::Handover && self.pc == 0
     }
 
     /// Whether the instruction at `pc` has caused the signal that the event is of.
