@@ -108,6 +108,112 @@ fn a_trace_has_the_pages_that_were_touched() {
     replays(&bench);
 }
 
+/// Maps a file shared that it has open for reading, and changes it afterwards in the way that it is told.
+const SHARES: &str = r#"
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+enum { LEN = 16 << 20 };
+static unsigned long sum;
+static void add(const unsigned char *at) {
+    for (int i = 0; i < 4096; i++) sum = sum * 31 + at[i];
+}
+int main(int argc, char **argv) {
+    const char *way = argv[1];
+    int fd = open("data", O_RDONLY), writes = -1;
+    if (!strcmp(way, "early")) writes = open("data", O_RDWR);
+    unsigned char *all = mmap(0, LEN / 2, PROT_READ, MAP_SHARED, fd, 0);
+    unsigned char *same = mmap(0, 1 << 20, PROT_READ, MAP_SHARED, fd, 1 << 20);
+    unsigned char *own = mmap(0, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 2 << 20);
+    close(fd);
+    add(all + (1 << 20));
+    add(same + (1 << 19));
+    own[4096] = 1;
+    add(own + 4096);
+    if (write(1, all + (3 << 20) + 4096, 0) != 0) return 1;
+    if (!strcmp(way, "early")) {
+        if (pwrite(writes, "early", 5, (1 << 20) + (1 << 19) + 100) != 5) return 2;
+    } else if (!strcmp(way, "late")) {
+        writes = open("data", O_WRONLY);
+        lseek(writes, 5 << 20, SEEK_SET);
+        if (write(writes, "late", 4) != 4) return 3;
+    } else if (!strcmp(way, "store")) {
+        writes = open("data", O_RDWR);
+        unsigned char *shown = mmap(0, LEN, PROT_READ | PROT_WRITE, MAP_SHARED, writes, 0);
+        memcpy(shown + (5 << 20), "stored", 7);
+        shown[(1 << 20) + (1 << 19) + 5]++;
+    } else if (!strcmp(way, "truncate")) {
+        if (truncate("data", 5 << 20) || truncate("data", LEN)) return 4;
+    } else if (!strcmp(way, "open")) {
+        writes = open("data", O_RDWR | O_TRUNC);
+        if (ftruncate(writes, LEN) || pwrite(writes, "anew", 5, 1 << 20) != 5) return 5;
+    } else if (!strcmp(way, "fork")) {
+        add(all + (4 << 20));
+        writes = open("data", O_RDWR);
+        int status, turn[2];
+        char go;
+        if (pipe(turn)) return 6;
+        if (fork() == 0)
+            _exit(read(turn[0], &go, 1) != 1 || pwrite(writes, "child", 5, 2 << 20) != 5);
+        if (write(turn[1], "g", 1) != 1) return 7;
+        wait(&status);
+        if (status) return 8;
+    } else if (!strcmp(way, "unwatched")) {
+        if (system("echo unwatched >> data")) return 9;
+    } else if (!strcmp(way, "grow")) {
+        all = mremap(all, LEN / 2, LEN, MREMAP_MAYMOVE);
+        add(all + LEN / 2 + (1 << 20));
+    } else if (!strcmp(way, "hide")) {
+        mprotect(all, LEN / 2, PROT_NONE);
+        mprotect(all, LEN / 2, PROT_READ);
+    }
+    for (int at = 0; at < 5; at++) add(all + (1 << 20) * (at + 1));
+    add(same + (1 << 19));
+    // (What is cut off of a file is gone from private mappings, too.)
+    if (strcmp(way, "open")) {
+        add(own + 4096);
+        add(own + 8192);
+    }
+    printf("%lx\n", sum);
+    return 0;
+}
+"#;
+
+/// A file that is mapped shared is kept by pages, too, until the program changes it.
+#[test]
+fn a_shared_file_is_kept_whole_when_it_is_to_change() {
+    let bench = bench();
+    bench.cc(SHARES, &["-O1", "-o", "shares"]);
+    for way in ["read", "hide", "grow", "early", "late", "store", "truncate", "open", "fork"] {
+        let reads = ["read", "hide", "grow"].contains(&way);
+        old_file(&bench, "data", 16 * MIB);
+        let mut native = std::process::Command::new("./shares");
+        let native = Run::of(native.arg(way).current_dir(bench.path()));
+        old_file(&bench, "data", 16 * MIB);
+        let record = ["record", "-q", "--force", "-o", "a.refrain", "--", "./shares", way];
+        let recorded = bench.refrain(record);
+        assert_eq!(recorded.succeeds().stdout, native.succeeds().stdout, "{way}");
+        let size = size_of_trace(&bench);
+        assert!(if reads { size < 6 * MIB } else { size > 7 * MIB }, "{way}: {size} bytes");
+        replays(&bench);
+    }
+}
+
+/// A process that had no way to write to the file when the program forked.
+#[test]
+fn a_shared_file_that_another_process_changes_is_mentioned() {
+    let bench = bench();
+    bench.cc(SHARES, &["-O1", "-o", "shares"]);
+    old_file(&bench, "data", 16 * MIB);
+    let recorded = bench.refrain(["record", "-o", "a.refrain", "--", "./shares", "unwatched"]);
+    assert!(recorded.succeeds().stderr.contains("a file was changed"), "{recorded:?}");
+}
+
 /// The program's own pages are no others.
 #[test]
 fn a_program_may_be_large() {

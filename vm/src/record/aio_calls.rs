@@ -170,6 +170,9 @@ impl GuestThread {
             self.machine.notice(Notice::Withheld("io_submit of IOCB_CMD_POLL"));
             return Err(-EINVAL);
         }
+        if let Some(call) = operation.as_write() {
+            self.before_change(&call);
+        }
         let kernel = self.contexts().take(name)?;
         let submit = syscall::resolve(libc::SYS_io_submit as u64, [kernel, 1, at, 0, 0, 0]);
         let done = match self.issue(&submit.expect("it has a row"), libc::SYS_io_submit as u16) {

@@ -141,7 +141,7 @@ impl GuestThread {
         }
         self.enter(&mut pending);
         let before = pending.call.before(&Guest);
-        let shortened = self.may_shorten(&pending.call);
+        let shortened = self.before_change(&pending.call);
         let from = host::ticks();
         let result = self.issue(issued, pending.event.nr);
         pending.issued(from);

@@ -3,6 +3,7 @@
 
 pub(super) mod shared;
 
+use super::files;
 use super::machine::Machine;
 use super::thread::GuestThread;
 use crate::file_maps::Part;
@@ -10,13 +11,14 @@ use crate::host::{self, Guest};
 use crate::memory::{OUT_OF_MEMORY, Purpose, page_up};
 use crate::syscall::{Call, MachineCall};
 use refrain_trace::payload::Write;
-use shared::Identity;
+use shared::{Identity, Shared};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::os::fd::FromRawFd;
 use std::os::unix::fs::MetadataExt;
-use std::sync::PoisonError;
+use std::sync::{MutexGuard, PoisonError};
 
 /// No device has this number.
 pub(crate) const SEGMENTS: u64 = u64::MAX;
@@ -28,10 +30,17 @@ pub(crate) struct Shortened {
 }
 
 impl GuestThread {
-    /// The file that a call may make shorter, if the guest has it mapped.
-    pub(crate) fn may_shorten(&self, call: &Call) -> Option<Shortened> {
+    /// A call is about to be issued. If it may change a file that the guest has mapped, what is shown of
+    /// that is kept. Returns the file if the call may make it shorter.
+    pub(crate) fn before_change(&self, call: &Call) -> Option<Shortened> {
         if !self.machine.has_shared() {
             return None;
+        }
+        if let Some(file) = written_file(call)
+            && !self.shared().by_pages.is_empty()
+            && let Some(identity) = identity(file)
+        {
+            self.keep_rest(identity);
         }
         let [a, b, c, ..] = *call.arguments();
         let truncates = |flags: u64| flags & libc::O_TRUNC as u64 != 0;
@@ -46,9 +55,39 @@ impl GuestThread {
             libc::SYS_openat if truncates(c) => at_path(b),
             _ => None,
         }?;
-        let shared = self.machine.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        let file = *shared.files.get(&(metadata.dev(), metadata.ino()))?;
+        let identity = (metadata.dev(), metadata.ino());
+        self.keep_rest(identity);
+        let file = *self.shared().files.get(&identity)?;
         Some(Shortened { file, size: metadata.size() })
+    }
+
+    /// Keeps the rest of what is shown of a file that may change from now on.
+    pub(crate) fn keep_rest(&self, identity: Identity) {
+        let mut shared = self.shared();
+        if shared.by_pages.remove(&identity) {
+            self.machine.mapped.keep_rest(&shared.shown(identity));
+        }
+    }
+
+    /// The same of the files that are shown in a range.
+    pub(crate) fn keep_rest_shown(&self, range: &Range<u64>) {
+        let shared = self.shared();
+        let shown: BTreeSet<u64> = shared.maps.parts(range).iter().map(|part| part.file).collect();
+        let by_pages = shared.by_pages.iter().filter(|it| shown.contains(&shared.files[*it]));
+        let by_pages: Vec<Identity> = by_pages.copied().collect();
+        drop(shared);
+        by_pages.into_iter().for_each(|identity| self.keep_rest(identity));
+    }
+
+    /// Other processes may change files: what was touched of those that are kept by pages is kept now.
+    pub(crate) fn keep_touched(&self) {
+        if !self.shared().by_pages.is_empty() {
+            self.machine.mapped.before(&files::ANYWHERE);
+        }
+    }
+
+    fn shared(&self) -> MutexGuard<'_, Shared> {
+        self.machine.shared()
     }
 
     /// What a call has changed in memory that shows files.
@@ -61,7 +100,7 @@ impl GuestThread {
         if !self.machine.has_shared() || result < 0 {
             return Vec::new();
         }
-        let shared = self.machine.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let shared = self.shared();
         if let Some(Shortened { file, size }) = before {
             // What is cut off is zero should the file grow again, and is not to be touched before.
             let new = match call.number() {
@@ -90,7 +129,7 @@ impl GuestThread {
     pub(crate) fn keep_shared(&self, what: MachineCall, args: [u64; 6], result: u64) -> u64 {
         let [address, len, third, flags, fd, offset] = args;
         let machine = &self.machine;
-        let mut shared = machine.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = self.shared();
         match what {
             MachineCall::Mmap => {
                 let range = result..result + page_up(len);
@@ -100,6 +139,9 @@ impl GuestThread {
                     identity(fd).filter(|_| !anonymous && flags as i32 & libc::MAP_SHARED != 0);
                 let Some(id) = id else { return 0 };
                 let file = shared.number(id);
+                if machine.mapped.keeps(&range) {
+                    shared.by_pages.insert(id);
+                }
                 let Range { start, end } = range;
                 let writable = host::may_write(fd);
                 shared.maps.insert(Part { start, end, file, offset, writable });
@@ -124,7 +166,7 @@ impl GuestThread {
     /// be storing to at this moment, where another mapping shows it. Those bytes are the program's
     /// own; a replay that stored them again could undo what other threads have stored since.
     pub(crate) fn unknown(&self, identity: Identity, range: &Range<u64>) -> Vec<Range<u64>> {
-        let shared = self.machine.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let shared = self.shared();
         match shared.files.get(&identity) {
             // Other processes may store there as well.
             Some(&file) if !self.machine.has_common() => shared.maps.not_writable(file, range),
@@ -134,8 +176,7 @@ impl GuestThread {
 
     /// What a new mapping shows that is shown elsewhere, too.
     pub(crate) fn doubles(&self, range: Range<u64>) -> Vec<(u64, u64, u64)> {
-        let shared = self.machine.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        shared.maps.doubles(&range)
+        self.shared().maps.doubles(&range)
     }
 
     /// `shmat(id, address, flags)` at an address that is the guest's; its length.
@@ -173,7 +214,7 @@ impl GuestThread {
         let [id, _, flags, ..] = args;
         let len = page_up(host::segment_size(id as i32)?);
         let is_known = self.unknown((SEGMENTS, id), &(0..len)).is_empty();
-        let mut shared = self.machine.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = self.shared();
         let file = shared.number((SEGMENTS, id));
         let writable = flags as i32 & libc::SHM_RDONLY == 0;
         shared.maps.insert(Part { start, end: start + len, file, offset: 0, writable });
@@ -184,7 +225,7 @@ impl GuestThread {
 
     /// `shmdt(address)`.
     pub(crate) fn detach(&self, address: u64, space: &mut crate::memory::AddressSpace) -> i64 {
-        let mut shared = self.machine.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = self.shared();
         let Some(part) = shared.maps.at(address) else {
             return -i64::from(libc::EINVAL);
         };
@@ -199,21 +240,37 @@ impl GuestThread {
 
     /// The mapping that begins there, if it shows a file or a segment.
     pub(crate) fn shown_from(&self, start: u64) -> Option<Part> {
-        self.machine.shared.lock().unwrap_or_else(PoisonError::into_inner).maps.at(start)
+        self.shared().maps.at(start)
     }
 }
 
 impl Machine {
-    /// Whether a file is mapped shared that the guest could change by other means, too.
-    pub(crate) fn shows(&self, identity: Identity) -> bool {
-        let shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        shared.files.contains_key(&identity)
+    /// Whether the guest had a file mapped shared, and a way to change it.
+    pub(crate) fn may_have_changed(&self, identity: Identity) -> bool {
+        let shared = self.shared();
+        shared.files.contains_key(&identity) && !shared.by_pages.contains(&identity)
+    }
+
+    pub(super) fn shared(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The descriptor of a file that a call may write to, or make longer.
+fn written_file(call: &Call) -> Option<u64> {
+    let [a, _, c, ..] = *call.arguments();
+    match call.number() {
+        libc::SYS_write | libc::SYS_writev | libc::SYS_sendfile | libc::SYS_fallocate => Some(a),
+        libc::SYS_pwrite64 | libc::SYS_pwritev | libc::SYS_pwritev2 => Some(a),
+        libc::SYS_copy_file_range | libc::SYS_splice => Some(c),
+        _ => None,
     }
 }
 
 /// The descriptor of a file that a call has changed, and which part of it.
 fn changed(call: &Call, result: u64) -> Option<(u64, Range<u64>)> {
-    let [a, b, c, d, ..] = *call.arguments();
+    let [_, b, c, d, ..] = *call.arguments();
+    let file = written_file(call)?;
     let behind = |fd: u64, len: u64| {
         let position = host::position(fd)?;
         Some((fd, position.checked_sub(len)?..position))
@@ -228,16 +285,16 @@ fn changed(call: &Call, result: u64) -> Option<(u64, Range<u64>)> {
         }
     };
     match call.number() {
-        libc::SYS_write | libc::SYS_writev | libc::SYS_sendfile => behind(a, result),
-        libc::SYS_pwrite64 | libc::SYS_pwritev | libc::SYS_pwritev2 => at(a, d, result),
+        libc::SYS_write | libc::SYS_writev | libc::SYS_sendfile => behind(file, result),
+        libc::SYS_pwrite64 | libc::SYS_pwritev | libc::SYS_pwritev2 => at(file, d, result),
         libc::SYS_copy_file_range | libc::SYS_splice => match d {
-            0 => behind(c, result),
-            offset => at(c, Guest.word(offset)?.checked_sub(result)?, result),
+            0 => behind(file, result),
+            offset => at(file, Guest.word(offset)?.checked_sub(result)?, result),
         },
         libc::SYS_fallocate => {
             let shifts = libc::FALLOC_FL_COLLAPSE_RANGE | libc::FALLOC_FL_INSERT_RANGE;
             let end = if b as i32 & shifts != 0 { u64::MAX } else { c.saturating_add(d) };
-            Some((a, c..end))
+            Some((file, c..end))
         }
         _ => None,
     }

@@ -71,10 +71,11 @@ impl GuestThread {
     pub(crate) fn before_fork(&self, executes: bool) -> Others {
         let machine = &self.machine;
         let known = if executes { machine.has_common() } else { machine.common().has_forked() };
-        match machine.is_child() || !machine.shares_memory() || known {
-            true => Others::None,
-            false => self.hold_others(),
+        if machine.is_child() || !machine.shares_memory() || known {
+            return Others::None;
         }
+        self.keep_touched();
+        self.hold_others()
     }
 
     fn hold_others(&self) -> Others {
@@ -161,6 +162,7 @@ impl GuestThread {
         let areas = common.areas();
         let watches_all = common.watches_all();
         drop(common);
+        areas.iter().for_each(|area| self.keep_rest_shown(&area.range));
         if left_out {
             machine.notice(Notice::SharedMemory);
         }

@@ -282,7 +282,7 @@ impl super::machine::Machine {
         *self.program.lock().unwrap_or_else(PoisonError::into_inner) = program.to_owned();
         *self.linker.lock().unwrap_or_else(PoisonError::into_inner) = image.linker();
         *self.loaded.lock().unwrap_or_else(PoisonError::into_inner) = itself::loaded(image);
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner).maps = FileMaps::default();
+        self.shared().maps = FileMaps::default();
         self.once.lock().unwrap_or_else(PoisonError::into_inner).clear();
         self.initial_sp.store(image.entry.rsp, Ordering::SeqCst);
         for file in &image.files {

@@ -9,10 +9,12 @@
 //! the program and its interpreter likewise.
 //!
 //! The bytes come from the file, since the guest may have changed its own copy. They are read when
-//! they are written; a mapping's, when the guest takes it away, and whoever takes a file's last
+//! they are written; a mapping's, when the guest takes it away or forks, and whoever takes a file's last
 //! mapping away waits until the writer has read what it is about to write. So files have
-//! their whole content kept at once, as before there were pages, if it may change: those that are
-//! mapped shared, and those that somebody has just written. Should another one change nevertheless
+//! their whole content kept at once if it may change: those that somebody has just written, and those
+//! that are mapped shared through a descriptor for writing. A shared mapping of another file is kept by
+//! pages until the guest is about to change the file by a call or by such a mapping, or has it in
+//! common with a process that may; then the rest of it is kept. Should a file change nevertheless
 //! while it is mapped, the recording says so ([`Notice::FileChanged`](super::Notice::FileChanged)).
 //!
 //! # Limits
@@ -174,6 +176,34 @@ impl Files {
         self.look(&mut state, range);
         state.read_pages();
         state.pages.iter().map(|pages| pages.bytes.in_memory()).sum::<usize>() > PENDING
+    }
+
+    /// The guest is about to change files that it has mapped shared in these places, and may change them
+    /// again: the rest of what they show is kept now.
+    pub(crate) fn keep_rest(&self, ranges: &[Range<u64>]) {
+        let mut state = self.lock();
+        let state = &mut *state;
+        for range in ranges {
+            for part in state.maps.parts(range) {
+                let file = part.file as usize;
+                let mut runs = Vec::new();
+                let content = &mut state.contents[file];
+                let end = page_up(content.len).min(part.offset + (part.end - part.start));
+                let pages = (part.offset / PAGE) as u32..(end / PAGE) as u32;
+                pages.for_each(|page| content.keep(page, &mut runs));
+                state.take(file, runs);
+            }
+        }
+        state.read_pages();
+        for range in ranges {
+            state.maps.cut(range);
+        }
+        self.close_unused(state);
+    }
+
+    /// Whether what is shown at the beginning of a range is kept by pages.
+    pub(crate) fn keeps(&self, range: &Range<u64>) -> bool {
+        !self.lock().maps.parts(&(range.start..range.start + 1)).is_empty()
     }
 
     /// The guest advises the kernel about a range: while it does, nothing there is locked.

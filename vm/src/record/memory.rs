@@ -165,8 +165,9 @@ impl GuestThread {
         let wanted = page_up(len).min(size.saturating_sub(offset));
         let is_library = offset == 0 && self.purpose(args) == Purpose::Code;
         let is_private = flags as i32 & libc::MAP_TYPE == libc::MAP_PRIVATE;
+        let identity = (metadata.dev(), metadata.ino());
         // What was kept of such a file may be of another time.
-        let changes = !is_private || self.machine.shows((metadata.dev(), metadata.ino()));
+        let changes = !is_private && host::may_write(fd) || self.machine.may_have_changed(identity);
         if is_library {
             self.notice_library(fd as i32, address, &file);
         }
@@ -182,9 +183,11 @@ impl GuestThread {
                 return Some(Window { blob, offset, len: wanted }.into());
             }
         }
-        if size > WHOLE_FILE || changes {
+        if !is_private {
+            self.keep_rest(identity);
+        }
+        if size > WHOLE_FILE || changes || !is_private {
             let range = offset..offset + wanted;
-            let identity = (metadata.dev(), metadata.ino());
             let unknown = match is_private {
                 true => vec![range.clone()],
                 false => self.unknown(identity, &range),

@@ -435,7 +435,6 @@ impl GuestThread {
         let range = address..address.saturating_add(memory::page_up(len));
         Ok(match what {
             MachineCall::Mmap | MachineCall::Shmat if file != 0 => {
-                let bytes = content.map(|window| self.window(&window)).transpose()?;
                 let (len, prot, offset) = match what {
                     MachineCall::Mmap => (memory::page_up(len), third as i32, sixth),
                     _ if third as i32 & libc::SHM_RDONLY != 0 => {
@@ -453,8 +452,23 @@ impl GuestThread {
                 }
                 files.replaced(&range);
                 let part = Part { start, end: range.end, file, offset, writable: true };
-                let shown = bytes.unwrap_or_default();
-                shared.map(part, prot, &shown[..shown.len().min(len as usize)])?;
+                match content {
+                    Some(Window { blob, .. }) if self.machine.trace.file(blob)?.is_some() => {
+                        shared.map(part, prot, &[])?;
+                        files.show_pages(
+                            &self.machine.trace,
+                            blob,
+                            part,
+                            prot,
+                            |offset, bytes| shared.fill(file, offset, bytes),
+                        )?;
+                    }
+                    _ => {
+                        let bytes = content.map(|window| self.window(&window)).transpose()?;
+                        let shown = bytes.unwrap_or_default();
+                        shared.map(part, prot, &shown[..shown.len().min(len as usize)])?;
+                    }
+                }
                 // A file that is shared may show code that the guest generates.
                 space.note(range.clone(), prot);
                 space.note_content(range, libc::MAP_SHARED);

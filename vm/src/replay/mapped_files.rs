@@ -8,6 +8,7 @@
 //! other pages out of reach, whatever protection the guest gives them, so that a replay which goes
 //! another way faults instead of reading zeros.
 
+use crate::file_maps::Part;
 use crate::layout::PAGE;
 use crate::memory::{self, MapRequest};
 use crate::{Error, Result, host};
@@ -131,6 +132,32 @@ impl MappedFiles {
         let end = address + memory::page_up(shown.end.saturating_sub(shown.start));
         self.note_absent(address..end, &there, window.offset, prot);
         Ok(true)
+    }
+
+    /// Hands all pages to `fill` that the trace has of a file, part of which is shown to all there. What it
+    /// has not, nobody may touch.
+    pub(crate) fn show_pages(
+        &self,
+        trace: &Trace,
+        blob: BlobId,
+        part: Part,
+        prot: i32,
+        mut fill: impl FnMut(u64, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let len = trace.file(blob)?.map_or(0, |file| file.len);
+        let (mut there, mut filled) = (RangeSet::new(), Ok(()));
+        trace.pages(blob, |offset, bytes| {
+            if filled.is_ok() {
+                filled = fill(offset, bytes);
+                memory::join(&mut there, offset..memory::page_up(offset + bytes.len() as u64));
+            }
+        })?;
+        filled?;
+        let shown = memory::page_up(len).saturating_sub(part.offset).min(part.end - part.start);
+        let range = part.start..part.start + shown;
+        self.note_absent(range.clone(), &there, part.offset, prot);
+        self.hide(&range, prot);
+        Ok(())
     }
 
     /// Notes what of a mapping nobody may touch: all but what is there of the content, which is

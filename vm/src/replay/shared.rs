@@ -44,6 +44,15 @@ impl SharedFiles {
         Ok(())
     }
 
+    /// Stores what a part of a file holds, mapped or not.
+    pub(crate) fn fill(&self, file: u64, offset: u64, bytes: &[u8]) -> Result<()> {
+        let mut state = self.lock();
+        let (start, end) = (0, bytes.len() as u64);
+        state.grow(file, offset + end).map_err(failed())?;
+        let part = Part { start, end, file, offset, writable: true };
+        state.store(part, bytes).map_err(failed())
+    }
+
     /// Something else is mapped there, or nothing.
     pub(crate) fn cut(&self, range: &Range<u64>) {
         if self.any() {
