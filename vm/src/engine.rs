@@ -228,6 +228,9 @@ pub trait RecordingEngine: Engine {
     /// What to keep, if there is more of it than was kept before: a file, in parts.
     fn kept_code(&self) -> Option<Vec<Vec<u8>>>;
 
+    /// What the function at `pc`, which is hooked, does to a lock.
+    fn lock(&self, pc: u64, role: LockRole);
+
     /// Watches these instructions too, where they are plain loads and stores of at most 8 bytes.
     /// The caller guarantees that no code there has been executed yet.
     fn watch(&self, sites: &[u64]);
@@ -250,6 +253,15 @@ pub trait RecordingEngine: Engine {
     /// Blocks that were translated in [`Mode::Observed`] since the last call, or brought back from what an
     /// earlier recording has kept, each once: all that were executed, and others.
     fn take_blocks(&self) -> Vec<CodeBlock>;
+}
+
+/// What a function of the library's does to a lock that it is called for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum LockRole {
+    /// The caller holds it when the function returns.
+    Takes,
+    /// The caller may not hold it any more, or not have got it.
+    MayRelease,
 }
 
 /// What a recording engine has found in a function, and would find again where all is the same.

@@ -11,6 +11,7 @@
 //! - *guarded*: the body has effects that replay needs (it frees a stack, it runs an initializer).
 //!   Both run it, after having made sure that it does not wait.
 
+use crate::engine::LockRole;
 use crate::mutex;
 use refrain_trace::EventKind::{self, *};
 
@@ -60,6 +61,19 @@ pub(crate) struct Hook {
 }
 
 impl Hook {
+    /// What it does to a lock.
+    pub(crate) fn role(&self) -> Option<LockRole> {
+        match self.kind {
+            MutexLock | ReadLock | WriteLock | SpinLock => Some(LockRole::Takes),
+            MutexTryLock | MutexTimedLock | MutexUnlock => Some(LockRole::MayRelease),
+            ReadTryLock | ReadTimedLock | WriteTryLock | WriteTimedLock | RwUnlock => {
+                Some(LockRole::MayRelease)
+            }
+            SpinTryLock | SpinUnlock => Some(LockRole::MayRelease),
+            _ => None,
+        }
+    }
+
     /// Whether the guest executes the function itself if it is called for the mutex at this address.
     pub(crate) fn leaves(&self, address: u64, word: impl FnOnce(u64) -> Option<u64>) -> bool {
         let is_of_mutex = matches!(

@@ -1,8 +1,8 @@
 //! Where functions begin, and what is watched in them.
 
 use super::addresses::{SymbolicAddress, symbolic_addresses};
-use super::idioms::{Idioms, Surroundings, idioms};
-use super::idioms::{is_wrapper, reads_only};
+use super::idioms::{Callee, callee, reads_only};
+use super::idioms::{Idioms, Surroundings, held, idioms};
 use super::ordered::{is_candidate, is_locked, is_store};
 use super::pieces::Pieces;
 use crate::memory::{read_guest, read_word};
@@ -11,7 +11,7 @@ use iced_x86::{
     Register,
 };
 use refrain_trace::fixed::{FixedMap, FixedSet};
-use refrain_vm::{Finding, Recall};
+use refrain_vm::{Finding, LockRole, Recall};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -32,7 +32,7 @@ use called::{Beside, Locks};
 use extent::{Extent, MAX_BYTES, decode, first_bytes, has_locked, instructions, read};
 use futexes::futexes;
 use known::Known;
-use wrappers::WRAPPERS;
+use wrappers::{Reached, WRAPPERS};
 
 /// Words that are named by arguments: by which, and at which offset from that.
 type Words = Arc<[(Register, u64)]>;
@@ -54,6 +54,8 @@ pub(super) struct Functions {
     followed: FixedMap<u64, u64>,
     /// Functions whose calls the machine wants to see: the library's locks.
     hooked: BTreeSet<u64>,
+    /// What those of them do that take or release one.
+    roles: FixedMap<u64, LockRole>,
     /// By start, what was found in the functions that were looked through.
     found: FixedMap<u64, Arc<Idioms>>,
     /// What was found before.
@@ -65,13 +67,13 @@ pub(super) struct Functions {
     targets: FixedMap<u64, Option<u64>>,
     /// By start, whether a function that is called has a locked instruction.
     callees: FixedMap<u64, bool>,
-    /// By what calls lead to, whether that is a hooked function.
-    stubs: FixedMap<u64, bool>,
-    /// By what calls lead to and how many others may lie between, whether that is a short function
-    /// around a lock of the library's.
-    wrappers: FixedMap<(u64, u32), bool>,
-    /// By what calls lead to, whether that is a short function that only lets others go on.
-    yields: FixedMap<u64, bool>,
+    /// By what calls lead to, the hooked function that this is.
+    stubs: FixedMap<u64, Option<u64>>,
+    /// By what calls lead to and how many others may lie between, what locks of the library's a short
+    /// function there is around.
+    wrappers: FixedMap<(u64, u32), Reached>,
+    /// By what calls lead to, whether that lets others go on.
+    yields: FixedMap<u64, Callee>,
     /// By what calls lead to, whether that only waits.
     waits: RefCell<FixedMap<u64, bool>>,
     /// By start, the offsets of fields that functions write.
@@ -169,13 +171,6 @@ impl Functions {
         }
     }
 
-    /// The machine wants to see calls of this function.
-    pub(super) fn hook(&mut self, pc: u64) {
-        self.hooked.insert(pc);
-        self.known.mix(pc);
-        self.forget_code();
-    }
-
     /// A digest of all that findings depend on besides a function's code; none if that may be any code.
     pub(super) fn surroundings(&self) -> Option<u64> {
         self.known.around()
@@ -254,7 +249,7 @@ impl Functions {
         let (code, bytes) = read(&extent);
         let module = self.modules.iter().find(|(range, _)| range.contains(&start)).cloned();
         let (module, trusted) = module.unwrap_or_default();
-        let Locks { own, library, pauses } = self.locks_of(&code, &extent, &module);
+        let Locks { own, library, roles, pauses } = self.locks_of(&code, &extent, &module);
         let locks: Vec<bool> =
             own.iter().zip(&library).map(|(own, library)| own | library).collect();
         let (handed, looks) = match trusted {
@@ -270,6 +265,10 @@ impl Functions {
             true => Beside::default(),
             false => self.called_beside(&extent, &module),
         };
+        let held = match called.held && !called.free && !locks.contains(&true) {
+            true => vec![true; code.len()],
+            false => held(&code, &roles),
+        };
         let around = Surroundings {
             locks: &locks,
             handed: &handed,
@@ -277,6 +276,7 @@ impl Functions {
             pauses: &pauses,
             is_called_beside_locks: called.locks,
             is_called_beside_own: called.own,
+            held: &held,
             is_atomic_operation: self.is_atomic_operation(start)
                 || called.own && self.operation(start).accesses_only(Some(0)),
             trusted,
@@ -367,13 +367,13 @@ impl Functions {
     }
 
     /// Whether a branch leads to a short function, of any module, that only lets others go on.
-    fn is_yield(&mut self, branch: &Instruction) -> bool {
+    fn callee(&mut self, branch: &Instruction) -> Callee {
         let target = branch.near_branch_target();
         let slot = foreign_slot(branch);
         if branch.op0_kind() != OpKind::NearBranch64 && slot.is_none() {
-            return false;
+            return Callee::Other;
         }
-        let Some(to) = slot.map_or(Some(target), word) else { return false };
+        let Some(to) = slot.map_or(Some(target), word) else { return Callee::Other };
         if let Some(&known) = self.yields.get(&to) {
             return known;
         }
@@ -382,12 +382,12 @@ impl Functions {
         // A language's function that lets others go on may only jump to the C library's.
         let jumps_to = module(to).and_then(|_| stub_slot(to)).and_then(word);
         let start = jumps_to.unwrap_or(to);
-        let found = module(start).is_some_and(|(range, _)| {
+        let found = module(start).map_or(Callee::Other, |(range, _)| {
             let extent = Extent { range: start..range.end.min(start + LONGEST), ends: true };
             // Most functions have no system call, and need not be decoded to know it.
             let code = first_bytes(&extent, MAX_BYTES);
             let calls = code.windows(2).any(|code| code == SYSCALL);
-            calls && is_wrapper(&decode(&extent, &code))
+            if calls { callee(&decode(&extent, &code)) } else { Callee::Other }
         });
         self.yields.insert(to, found);
         found

@@ -39,6 +39,7 @@ mod copies;
 mod declared;
 mod fenced;
 mod flags;
+mod held;
 mod left_behind;
 mod lent;
 mod locked_links;
@@ -60,7 +61,8 @@ mod walks;
 
 pub(super) use beside::{beside, connected, first_use, is_compared};
 pub(super) use flags::questions;
-pub(super) use pauses::{is_wrapper, moved_number, pauses};
+pub(super) use held::held;
+pub(super) use pauses::{Callee, callee, moved_number, pauses};
 pub(super) use polls::reads_only;
 
 use super::addresses::{Frame, SymbolicAddress, SymbolicAddresses, has_memory, symbolic_addresses};
@@ -75,6 +77,7 @@ use copies::{arms, is_copied};
 use declared::declared;
 use fenced::fenced;
 use flags::flags;
+use held::is_flag;
 use iced_x86::{Instruction, Mnemonic, Register};
 use lent::lent;
 use locked_links::locked_links;
@@ -107,6 +110,8 @@ pub(super) struct Surroundings<'a> {
     pub(super) looks: &'a [usize],
     /// Of each instruction, whether it lets others go on (`pauses`).
     pub(super) pauses: &'a [bool],
+    /// Which instructions are executed with a lock of the library's held.
+    pub(super) held: &'a [bool],
     /// It is short, and called beside locks or pauses.
     pub(super) is_called_beside_locks: bool,
     /// It is short, and called beside locks that are not the library's, or pauses.
@@ -182,8 +187,9 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
     }
     let waited: SymbolicAddresses = operands()
         .zip(&waits)
-        .filter(|((i, _), waits)| **waits && is_candidate(i))
-        .filter_map(|((_, address), _)| *address)
+        .zip(around.held)
+        .filter(|(((i, _), waits), held)| **waits && !**held && is_candidate(i))
+        .filter_map(|(((_, address), _), _)| *address)
         .collect();
     near.iter_mut().zip(&waits).for_each(|(near, waits)| *near |= waits);
     let mut is_unfolded = vec![false; code.len()];
@@ -210,6 +216,7 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         let beside = near[at] || flags_of_locks[at];
         let is_meant = match around.trusted {
             true => beside && (is_variable || of_threads && is_compared(code, at)),
+            false if around.held[at] => (beside || is_variable) && is_flag(code, at),
             false => beside || is_variable,
         };
         is_meant && is_candidate(&code[at]) && !frame.is_own(&code[at])

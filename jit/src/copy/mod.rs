@@ -76,7 +76,7 @@ mod watch;
 use crate::{fault, memory};
 use refrain_trace::CodeBlock;
 use refrain_vm::{
-    Barrier, Count, Cpu, Engine, EngineConfig, EngineError, FastPath, Finding, LeaveOut,
+    Barrier, Count, Cpu, Engine, EngineConfig, EngineError, FastPath, Finding, LeaveOut, LockRole,
     OrderedFastPath, ReadAtomics, Recall, RecordingCpu, RecordingEngine,
 };
 use std::fs::File;
@@ -242,6 +242,10 @@ impl Engine for CopyEngine {
 }
 
 impl RecordingEngine for CopyEngine {
+    fn lock(&self, pc: u64, role: LockRole) {
+        self.shared.lock().functions.lock(pc, role);
+    }
+
     fn functions(
         &self,
         starts: &[u64],

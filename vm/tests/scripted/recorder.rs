@@ -3,8 +3,8 @@
 use super::{Script, Step, Thread};
 use refrain_trace::CodeBlock;
 use refrain_vm::{
-    Context, Cpu, Engine, EngineError, Exit, Fault, Finding, Interrupt, Mode, ReadAtomics, Recall,
-    RecordingCpu, RecordingEngine, reg,
+    Context, Cpu, Engine, EngineError, Exit, Fault, Finding, Interrupt, LockRole, Mode,
+    ReadAtomics, Recall, RecordingCpu, RecordingEngine, reg,
 };
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -66,6 +66,8 @@ impl RecordingEngine for Recorder {
     fn kept_code(&self) -> Option<Vec<Vec<u8>>> {
         None
     }
+
+    fn lock(&self, _: u64, _: LockRole) {}
 
     fn watch(&self, _: &[u64]) {}
 

@@ -5,12 +5,14 @@
 
 use super::Functions;
 use super::extent::{Extent, instructions};
-use crate::copy::idioms::{beside, connected, pauses, questions};
+use super::wrappers::Reached;
+use crate::copy::idioms::{beside, connected, held, pauses, questions};
 use crate::copy::loops::loops;
 use crate::copy::ordered::{is_candidate, is_locked, writes_memory};
 use crate::copy::pieces::is_searched;
 use iced_x86::{Instruction, Register};
 use refrain_trace::fixed::{FixedMap, FixedSet};
+use refrain_vm::LockRole;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -27,6 +29,9 @@ pub(super) struct Beside {
     pub(super) locks: bool,
     /// One of these, but not a lock of the library's, which is an event of its own.
     pub(super) own: bool,
+    /// It is called with a lock of the library's held, and beside one with none held for certain.
+    pub(super) held: bool,
+    pub(super) free: bool,
     /// A pause, a few instructions away: the caller tries again later.
     tried: bool,
 }
@@ -37,6 +42,8 @@ pub(super) struct Locks {
     pub(super) own: Vec<bool>,
     /// They call one of the library's locks.
     pub(super) library: Vec<bool>,
+    /// What these do to the lock.
+    pub(super) roles: Vec<Option<LockRole>>,
     pub(super) pauses: Vec<bool>,
 }
 
@@ -49,8 +56,10 @@ impl Functions {
         module: &Range<u64>,
     ) -> Locks {
         let own = code.iter().map(|i| self.calls_locked(i, &extent.range, module)).collect();
-        let library = code.iter().map(|i| self.locks(i)).collect();
-        Locks { own, library, pauses: pauses(code, |call| self.is_yield(call)) }
+        let reached: Vec<Reached> = code.iter().map(|i| self.locks(i)).collect();
+        let library = reached.iter().map(|reached| reached.any).collect();
+        let roles = reached.into_iter().map(Reached::role).collect();
+        Locks { own, library, roles, pauses: pauses(code, |call| self.callee(call)) }
     }
 
     /// What a short function is called beside, by any function of its module, if that is searched.
@@ -72,8 +81,10 @@ impl Functions {
                 let counts = length <= LONGEST || beside.tried;
                 found.locks |= beside.locks && counts;
                 found.own |= beside.own && counts;
+                found.held |= beside.held && counts;
+                found.free |= beside.free && counts;
             }
-            if found.locks && found.own {
+            if found.locks && found.own && found.free {
                 break;
             }
         }
@@ -87,12 +98,16 @@ impl Functions {
             return Arc::clone(known);
         }
         let code = instructions(extent);
-        let Locks { own, library, pauses } = self.locks_of(&code, extent, module);
+        let Locks { own, library, roles, pauses } = self.locks_of(&code, extent, module);
+        let held = held(&code, &roles);
         let marks = own.iter().zip(&pauses).zip(&code);
         let own: Vec<bool> = marks.map(|((own, pauses), i)| own | pauses || is_locked(i)).collect();
         let locks: Vec<bool> =
             own.iter().zip(&library).map(|(own, library)| own | library).collect();
         let near_own = beside(&code, &own);
+        let is_lock: Vec<bool> =
+            own.iter().zip(&roles).map(|(own, role)| *own || role.is_some()).collect();
+        let near_lock = beside(&code, &is_lock);
         let near_pause = connected(&code, &pauses, RETRY);
         let near = if own == locks { near_own.clone() } else { beside(&code, &locks) };
         let mut found = FixedMap::<u64, Beside>::default();
@@ -100,11 +115,14 @@ impl Functions {
             let beside = found.entry(call.near_branch_target()).or_default();
             beside.locks = true;
             beside.own |= near_own[at];
+            beside.held |= held[at];
+            beside.free |= !held[at] && near_lock[at];
             beside.tried |= near_pause[at];
         }
         for (call, others) in questions(&code, &loops(&code)) {
             if self.answers_flag(call, &others) {
-                found.entry(call.near_branch_target()).or_default().locks = true;
+                let beside = found.entry(call.near_branch_target()).or_default();
+                (beside.locks, beside.free) = (true, true);
             }
         }
         let found = Arc::new(found);

@@ -5,6 +5,7 @@ mod foreign;
 use super::extent::instructions;
 use super::{Functions, foreign_slot, indirect_slot, stub_slot, word};
 use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind, Register};
+use refrain_vm::LockRole;
 use std::ops::Range;
 
 /// Short functions around a lock that may lie between it and who takes it, in optimised code.
@@ -13,17 +14,67 @@ pub(super) const WRAPPERS: u32 = 1;
 /// function of the library's.
 const PLAIN_WRAPPERS: u32 = 4;
 
+/// The library's locks that a call leads to.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct Reached {
+    pub(super) any: bool,
+    takes: bool,
+    may_release: bool,
+}
+
+impl Reached {
+    fn and(self, other: Reached) -> Reached {
+        Reached {
+            any: self.any || other.any,
+            takes: self.takes || other.takes,
+            may_release: self.may_release || other.may_release,
+        }
+    }
+
+    /// What the call does to a lock. One that takes a lock and releases it leaves all as it was.
+    pub(super) fn role(self) -> Option<LockRole> {
+        match (self.takes, self.may_release) {
+            (true, false) => Some(LockRole::Takes),
+            (false, true) => Some(LockRole::MayRelease),
+            _ => None,
+        }
+    }
+}
+
 impl Functions {
+    /// The machine wants to see calls of this function.
+    pub(in crate::copy) fn hook(&mut self, pc: u64) {
+        self.hooked.insert(pc);
+        self.known.mix(pc);
+        self.forget_code();
+    }
+
+    /// What a hooked function does to a lock.
+    pub(in crate::copy) fn lock(&mut self, pc: u64, role: LockRole) {
+        self.roles.insert(pc, role);
+        self.known.mix((pc, role));
+        self.forget_code();
+    }
+
     /// Whether an instruction calls one of the library's locks, itself or by a short function, of any
     /// module, that calls one or ends in one, itself or by another such function, or a lock that another
     /// module makes itself.
-    pub(super) fn locks(&mut self, instruction: &Instruction) -> bool {
-        is_call(instruction)
-            && (self.leads_to_hooked(instruction)
-                || self.known_target(instruction).is_some_and(|to| {
-                    self.wraps_lock(to, PLAIN_WRAPPERS)
-                        || self.takes_foreign_lock(instruction.ip(), to)
-                }))
+    pub(super) fn locks(&mut self, instruction: &Instruction) -> Reached {
+        if !is_call(instruction) {
+            return Reached::default();
+        }
+        if let Some(hooked) = self.leads_to_hooked(instruction) {
+            return self.reached(hooked);
+        }
+        let Some(to) = self.known_target(instruction) else { return Reached::default() };
+        let wrapped = self.wraps_lock(to, PLAIN_WRAPPERS);
+        Reached { any: wrapped.any || self.takes_foreign_lock(instruction.ip(), to), ..wrapped }
+    }
+
+    fn reached(&self, hooked: u64) -> Reached {
+        let role = self.roles.get(&hooked);
+        let is = |other| role == Some(&other);
+        Reached { any: true, takes: is(LockRole::Takes), may_release: is(LockRole::MayRelease) }
     }
 
     /// Where a branch leads as far as code tells, or what the linker has put into its tables.
@@ -36,42 +87,47 @@ impl Functions {
 
     /// Whether what a branch leads to is short and calls one of the library's locks or ends in one,
     /// itself or by so many others. It may be a stub that leads to it by a table of the linker's.
-    fn wraps_lock(&mut self, target: u64, depth: u32) -> bool {
+    fn wraps_lock(&mut self, target: u64, depth: u32) -> Reached {
         const LONGEST: u64 = 192;
         if let Some(&known) = self.wrappers.get(&(target, depth)) {
             return known;
         }
         // Functions that call each other end here.
-        self.wrappers.insert((target, depth), false);
+        self.wrappers.insert((target, depth), Reached::default());
         let start = stub_slot(target).and_then(word).unwrap_or(target);
         let extent = self
             .around(start)
             .filter(|extent| extent.range.start == start && extent.range.end - start <= LONGEST);
-        let found = extent.is_some_and(|extent| {
+        let found = extent.map_or(Reached::default(), |extent| {
             let code = instructions(&extent);
             let depth = if keeps_frame(&code) { depth } else { depth.min(WRAPPERS) };
             let others = code.iter().filter(|i| is_call(i) || ends_in_other(i, &extent.range));
-            others.into_iter().any(|i| {
-                self.leads_to_hooked(i)
-                    || depth > 0
-                        && self.known_target(i).is_some_and(|to| self.wraps_lock(to, depth - 1))
+            others.into_iter().fold(Reached::default(), |found, i| {
+                found.and(match (self.leads_to_hooked(i), self.known_target(i)) {
+                    (Some(hooked), _) => self.reached(hooked),
+                    (None, Some(to)) if depth > 0 => self.wraps_lock(to, depth - 1),
+                    _ => Reached::default(),
+                })
             })
         });
         self.wrappers.insert((target, depth), found);
         found
     }
 
-    /// Whether a branch leads to a hooked function, of another module or of its own.
-    fn leads_to_hooked(&mut self, branch: &Instruction) -> bool {
-        let hooked = |slot| word(slot).is_some_and(|to| self.hooked.contains(&to));
+    /// The hooked function, of another module or of its own, that a branch leads to.
+    fn leads_to_hooked(&mut self, branch: &Instruction) -> Option<u64> {
+        let hooked = |slot| word(slot).filter(|to| self.hooked.contains(to));
         if branch.op0_kind() != OpKind::NearBranch64 {
-            return foreign_slot(branch).is_some_and(hooked);
+            return foreign_slot(branch).and_then(hooked);
         }
         let target = branch.near_branch_target();
         if let Some(&known) = self.stubs.get(&target) {
             return known;
         }
-        let found = self.hooked.contains(&target) || foreign_slot(branch).is_some_and(hooked);
+        let found = match self.hooked.contains(&target) {
+            true => Some(target),
+            false => foreign_slot(branch).and_then(hooked),
+        };
         self.stubs.insert(target, found);
         found
     }
@@ -104,6 +160,7 @@ fn keeps_frame(code: &[Instruction]) -> bool {
 mod tests {
     use crate::copy::functions::tests::{fill_slot, jump_through_slot, write_functions};
     use iced_x86::code_asm::*;
+    use refrain_vm::LockRole;
 
     /// Functions of 16 bytes: a lock of the library's, a function around it and one around that one,
     /// and who calls each of them.
@@ -137,6 +194,43 @@ mod tests {
         functions.hook(starts[0]);
         let mut sites = |at: usize| functions.idioms(starts[at]).expect("known").sites.len();
         assert_eq!([sites(3), sites(4), sites(5)], [1, 1, 0]);
+    }
+
+    /// Functions of 16 bytes: one that takes a lock, one that releases it, who looks at data and at a flag
+    /// behind a call of the first or of the second, and one that is called by either.
+    #[test]
+    fn what_a_lock_guards_is_not_beside_it() {
+        fn looks(a: &mut CodeAssembler) {
+            a.add(rcx, qword_ptr(rdi + 8)).unwrap();
+            a.cmp(byte_ptr(rdi + 16), 0).unwrap();
+            a.ret().unwrap();
+        }
+        fn calls(a: &mut CodeAssembler, distance: i64) {
+            a.call(distance as u64).unwrap();
+            looks(a);
+        }
+        fn calls_both(a: &mut CodeAssembler, (lock, other): (i64, i64)) {
+            a.call(lock as u64).unwrap();
+            a.call(other as u64).unwrap();
+            a.ret().unwrap();
+        }
+        let (mut functions, starts) = write_functions(&[
+            |a| a.ret().unwrap(),
+            |a| a.ret().unwrap(),
+            |a| calls(a, -32),
+            |a| calls(a, -32),
+            |a| calls_both(a, (-64, 16)),
+            looks,
+            |a| calls_both(a, (-80, 16)),
+            looks,
+            |a| calls_both(a, (-128, -16)),
+        ]);
+        starts[..2].iter().for_each(|&start| functions.hook(start));
+        functions.lock(starts[0], LockRole::Takes);
+        functions.lock(starts[1], LockRole::MayRelease);
+        let mut sites = |at: usize| functions.idioms(starts[at]).expect("known").sites.len();
+        assert_eq!([sites(2), sites(3)], [1, 2], "the flag alone, and all");
+        assert_eq!([sites(5), sites(7)], [1, 2], "the latter is called without the lock, too");
     }
 
     /// Functions of 16 bytes, as in a library that others may replace functions of: one that ends in a

@@ -100,7 +100,7 @@ fn writes<'a>(
 #[cfg(test)]
 mod tests {
     use super::announced;
-    use crate::copy::idioms::pauses::pauses;
+    use crate::copy::idioms::pauses::{Callee, pauses};
     use crate::copy::idioms::polls::polls;
     use crate::copy::loops::Flow;
     use crate::copy::tests::assembled;
@@ -111,7 +111,7 @@ mod tests {
         let code = assembled(write);
         let flow = Flow::of(&code);
         let polls = polls(&code, &flow, |_| false);
-        announced(&code, (&flow, &flow.loops()), &polls, &pauses(&code, |_| false))
+        announced(&code, (&flow, &flow.loops()), &polls, &pauses(&code, |_| Callee::Other))
     }
 
     /// Waits until an element of 8 bytes is 0.

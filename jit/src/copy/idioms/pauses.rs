@@ -10,17 +10,27 @@ use refrain_trace::linux::{FUTEX, yields};
 /// Instructions behind the one that sets a call's number in which it is made.
 const REACH: usize = 12;
 
-/// Of each instruction of a function, whether it is a fence or lets others go on. `is_wrapper` tells
-/// whether a call leads to a short function that does nothing else.
+/// What a call leads to, as far as it lets others go on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::copy) enum Callee {
+    /// To a short function that does nothing else.
+    Yields,
+    /// To one that makes the system call that its first argument names.
+    MakesCall,
+    Other,
+}
+
+/// Of each instruction of a function, whether it is a fence or lets others go on. `callee` tells what a
+/// call leads to.
 pub(in crate::copy) fn pauses(
     code: &[Instruction],
-    mut is_wrapper: impl FnMut(&Instruction) -> bool,
+    mut callee: impl FnMut(&Instruction) -> Callee,
 ) -> Vec<bool> {
     let mut found: Vec<bool> = code
         .iter()
         .map(|i| {
             let by_itself = matches!(i.mnemonic(), Mnemonic::Pause | Mnemonic::Mfence);
-            by_itself || is_fence(i) || leaves(i, code) && is_wrapper(i)
+            by_itself || is_fence(i) || leaves(i, code) && callee(i) == Callee::Yields
         })
         .collect();
     for (at, instruction) in code.iter().enumerate() {
@@ -30,22 +40,34 @@ pub(in crate::copy) fn pauses(
                 let by_itself = i.mnemonic() == Mnemonic::Syscall && register == Register::RAX;
                 by_itself || is_call(i) && register == Register::RDI
             }) {
-                found[call] = true;
+                found[call] |= !is_call(&code[call]) || callee(&code[call]) == Callee::MakesCall;
             }
         }
     }
     found
 }
 
-/// Whether a function of these instructions does nothing but let others go on.
-pub(in crate::copy) fn is_wrapper(code: &[Instruction]) -> bool {
+/// What a function of these instructions is to who calls it.
+pub(in crate::copy) fn callee(code: &[Instruction]) -> Callee {
     const LONGEST: usize = 16;
     let short = &code[..code.len().min(LONGEST)];
-    let first = short.iter().find(|i| i.mnemonic() == Mnemonic::Syscall);
-    first.is_some_and(|first| {
-        let before = short.iter().take_while(|i| i.ip() != first.ip());
-        before.filter_map(holds_number).last() == Some(Register::RAX)
-    })
+    let Some(first) = short.iter().position(|i| i.mnemonic() == Mnemonic::Syscall) else {
+        return Callee::Other;
+    };
+    let before = &short[..first];
+    let by_argument = |i: &Instruction| {
+        i.mnemonic() == Mnemonic::Mov
+            && i.op0_kind() == OpKind::Register
+            && i.op0_register() == Register::RAX
+            && i.op1_register() == Register::RDI
+    };
+    if before.iter().filter_map(holds_number).next_back() == Some(Register::RAX) {
+        Callee::Yields
+    } else if before.iter().any(by_argument) {
+        Callee::MakesCall
+    } else {
+        Callee::Other
+    }
 }
 
 /// The register into which an instruction puts the number of such a call: that of the kernel's
@@ -109,15 +131,19 @@ fn ends(instruction: &Instruction) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{is_wrapper, pauses, published};
+    use super::{Callee, callee, pauses, published};
     use crate::copy::tests::assembled as code;
     use iced_x86::Mnemonic;
     use iced_x86::code_asm::*;
 
-    /// Mnemonics of what lets others go on; 0x5000 is a function that yields.
+    /// Mnemonics of what lets others go on; 0x5000 is a function that yields, 0x2000 the library's `syscall`.
     fn found(write: impl FnOnce(&mut CodeAssembler)) -> Vec<Mnemonic> {
         let code = code(write);
-        let found = pauses(&code, |call| call.near_branch_target() == 0x5000);
+        let found = pauses(&code, |call| match call.near_branch_target() {
+            0x5000 => Callee::Yields,
+            0x2000 => Callee::MakesCall,
+            _ => Callee::Other,
+        });
         code.iter().zip(found).filter(|(_, is)| *is).map(|(i, _)| i.mnemonic()).collect()
     }
 
@@ -155,12 +181,18 @@ mod tests {
             found(|a| {
                 a.mov(edi, number).unwrap();
                 a.xor(eax, eax).unwrap();
-                a.call(qword_ptr(0x2000)).unwrap();
+                a.call(0x2000).unwrap();
             })
         };
         assert_eq!(by_function(202), [Call]);
         assert_eq!(by_function(24), [Call]);
         assert_eq!(by_function(39), []);
+        // A list's node has 24 bytes.
+        let allocates = found(|a| {
+            a.mov(edi, 24).unwrap();
+            a.call(0x6000).unwrap();
+        });
+        assert_eq!(allocates, []);
         assert_eq!(found(|a| a.pause().unwrap()), [Pause]);
         assert_eq!(found(|a| a.mfence().unwrap()), [Mfence]);
         assert_eq!(found(|a| a.lock().or(qword_ptr(rsp), 0).unwrap()), [Or]);
@@ -173,13 +205,22 @@ mod tests {
     #[test]
     fn functions_that_yield() {
         let yields = |number: u32| {
-            is_wrapper(&code(|a| {
+            callee(&code(|a| {
                 a.mov(eax, number).unwrap();
                 a.syscall().unwrap();
                 a.ret().unwrap();
             }))
         };
-        assert_eq!([yields(24), yields(202), yields(39)], [true, true, false]);
-        assert!(!is_wrapper(&code(|a| a.ret().unwrap())));
+        assert_eq!(
+            [yields(24), yields(202), yields(39)],
+            [Callee::Yields, Callee::Yields, Callee::Other]
+        );
+        let makes_call = code(|a| {
+            a.mov(rax, rdi).unwrap();
+            a.mov(rdi, rsi).unwrap();
+            a.syscall().unwrap();
+        });
+        assert_eq!(callee(&makes_call), Callee::MakesCall);
+        assert_eq!(callee(&code(|a| a.ret().unwrap())), Callee::Other);
     }
 }

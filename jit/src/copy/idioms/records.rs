@@ -119,7 +119,7 @@ fn picked(i: &Instruction) -> Option<Register> {
 mod tests {
     use super::records;
     use crate::copy::idioms::beside::beside;
-    use crate::copy::idioms::pauses::pauses;
+    use crate::copy::idioms::pauses::{Callee, pauses};
     use crate::copy::loops::loops;
     use crate::copy::ordered::is_locked;
     use crate::copy::tests::assembled;
@@ -144,7 +144,7 @@ mod tests {
             a.ret().unwrap();
         });
         let locks: Vec<bool> = code.iter().map(is_locked).collect();
-        records(&code, &beside(&code, &locks), &pauses(&code, |_| false), &loops(&code))
+        records(&code, &beside(&code, &locks), &pauses(&code, |_| Callee::Other), &loops(&code))
             .into_iter()
             .collect()
     }
@@ -169,7 +169,7 @@ mod tests {
                 a.lock().or(qword_ptr(rsi), rbp).unwrap();
             });
             let locks: Vec<bool> = code.iter().map(is_locked).collect();
-            records(&code, &beside(&code, &locks), &pauses(&code, |_| false), &loops(&code))
+            records(&code, &beside(&code, &locks), &pauses(&code, |_| Callee::Other), &loops(&code))
                 .into_iter()
                 .collect::<Vec<_>>()
         };
@@ -218,7 +218,7 @@ mod tests {
                 a.ret().unwrap();
             });
             let locks: Vec<bool> = code.iter().map(is_locked).collect();
-            let pauses = pauses(&code, |_| false);
+            let pauses = pauses(&code, |_| Callee::Other);
             let found = records(&code, &beside(&code, &locks), &pauses, &loops(&code));
             found.into_iter().collect::<Vec<_>>()
         };
@@ -254,7 +254,7 @@ mod tests {
                 a.ret().unwrap();
             });
             let locks: Vec<bool> = code.iter().map(is_locked).collect();
-            let pauses = pauses(&code, |_| false);
+            let pauses = pauses(&code, |_| Callee::Other);
             let found = records(&code, &beside(&code, &locks), &pauses, &loops(&code));
             found.into_iter().collect::<Vec<_>>()
         };

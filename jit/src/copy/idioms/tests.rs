@@ -1,6 +1,6 @@
 //! Which instructions of small functions are watched.
 
-use super::pauses::pauses;
+use super::pauses::{Callee, pauses};
 use super::{Surroundings, idioms};
 use crate::copy::tests::assembled;
 use iced_x86::Mnemonic;
@@ -27,9 +27,10 @@ fn found_in(
     let locks: Vec<bool> = code.iter().map(|_| calls_locks).collect();
     let around = Surroundings {
         locks: &locks,
+        held: &vec![false; code.len()],
         handed: &[],
         looks: &[],
-        pauses: &pauses(&code, |_| false),
+        pauses: &pauses(&code, |_| Callee::Other),
         is_called_beside_locks,
         is_called_beside_own: is_called_beside_locks,
         is_atomic_operation: false,

@@ -3,6 +3,7 @@
 //! A short function takes a lock if it compares a word with a constant, and stores another constant there if
 //! they are equal. A function that counts references or adds up computes what it stores.
 
+use super::Reached;
 use crate::copy::functions::extent::instructions;
 use crate::copy::functions::{Functions, stub_slot, word};
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
@@ -29,14 +30,14 @@ impl Functions {
     }
 
     fn takes_lock(&mut self, start: u64) -> bool {
-        if let Some(&known) = self.wrappers.get(&(start, FOREIGN)) {
-            return known;
+        if let Some(known) = self.wrappers.get(&(start, FOREIGN)) {
+            return known.any;
         }
         let extent = self.around(start);
         let short = extent.filter(|it| it.range.start == start && it.range.end - start <= LONGEST);
-        let found = short.is_some_and(|extent| takes_lock(&instructions(&extent)));
-        self.wrappers.insert((start, FOREIGN), found);
-        found
+        let any = short.is_some_and(|extent| takes_lock(&instructions(&extent)));
+        self.wrappers.insert((start, FOREIGN), Reached { any, ..Reached::default() });
+        any
     }
 }
 
