@@ -88,8 +88,10 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     if wanted.is_empty() {
         bail!("no program has such a name or group");
     }
-    if options.install {
-        install::install(&wanted)?;
+    if options.install
+        && let Err(error) = install::install(&wanted)
+    {
+        eprintln!("packages of several programs may conflict, so each gets its own: {error:#}");
     }
     let missing = install::missing(&wanted)?;
     if !missing.is_empty() {
@@ -98,6 +100,12 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let judge = Judge::new(root::release_refrain()?, options)?;
     for (at, program) in wanted.iter().enumerate() {
         eprintln!("[{}/{}] {}", at + 1, wanted.len(), program.name);
+        // Another program's packages may have taken the place of this one's.
+        if options.install
+            && let Err(error) = install::install(&[program])
+        {
+            eprintln!("not installed: {error:#}");
+        }
         let old = kept.get(program)?;
         let row = judge.judge(program, old).with_context(|| format!("judging {}", program.name))?;
         println!("{}", row.line());
