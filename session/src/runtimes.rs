@@ -2,7 +2,8 @@
 //!
 //! Some language runtimes synchronize their threads through plain loads and stores, at places that no
 //! idiom tells: scheduling in Go, safepoints in HotSpot, optimized code in V8, the collector's stops in
-//! Mono, the progress of schedulers in Erlang's BEAM.
+//! Mono, the progress of schedulers in Erlang's BEAM, compiled Lisp in SBCL's image, of whose functions
+//! nobody tells the bounds, and the virtual machine and the parallel collector of Guile.
 //!
 //! Recordings of programs that have such a runtime order every access, unless the user says otherwise.
 //! A program whose runtime is not listed here costs a diverged replay, from which the next recording
@@ -24,13 +25,15 @@ enum Mark {
     Name(&'static str),
 }
 
-const RUNTIMES: [(Mark, &str); 6] = [
+const RUNTIMES: [(Mark, &str); 8] = [
     (Mark::Section(".go.buildinfo"), "Go"),
     (Mark::Name("libjli.so"), "Java"),
     (Mark::Name("libnode.so"), "Node"),
     (Mark::Name("_ZN2v87Isolate3New"), "V8"),
     (Mark::Name("mono_jit_exec"), "Mono"),
     (Mark::Name("enif_"), "Erlang"),
+    (Mark::Name("call_into_lisp"), "SBCL"),
+    (Mark::Name("scm_shell"), "Guile"),
 ];
 
 /// What a compiler builds into a program by `-fsanitize`.
@@ -57,9 +60,18 @@ fn marked(program: &Path, marks: &[(Mark, &'static str)]) -> Option<&'static str
     let data = ReadCache::new(File::open(program).ok()?);
     let elf = object::File::parse(&data).ok()?;
     let names = elf.section_by_name(".dynstr").and_then(|section| section.data().ok());
+    first(marks, |name| elf.section_by_name(name).is_some(), names.unwrap_or_default())
+}
+
+/// The first mark of a program with these sections and names.
+fn first(
+    marks: &[(Mark, &'static str)],
+    has_section: impl Fn(&str) -> bool,
+    names: &[u8],
+) -> Option<&'static str> {
     let is_marked = |mark: &Mark| match mark {
-        Mark::Section(name) => elf.section_by_name(name).is_some(),
-        Mark::Name(begin) => names.is_some_and(|names| has_name(names, begin)),
+        Mark::Section(name) => has_section(name),
+        Mark::Name(begin) => has_name(names, begin),
     };
     marks.iter().find(|(mark, _)| is_marked(mark)).map(|&(_, name)| name)
 }
@@ -79,6 +91,15 @@ mod tests {
         let names = b"\0libjli.so\0xlibnode.so.108\0";
         assert!(has_name(names, "libjli.so") && has_name(&names[1..], "libjli"));
         assert!(!has_name(names, "libnode.so"));
+    }
+
+    #[test]
+    fn names_tell_runtimes() {
+        let told = |names: &[u8]| first(&RUNTIMES, |_| false, names);
+        assert_eq!(told(b"\0malloc\0call_into_lisp\0"), Some("SBCL"));
+        assert_eq!(told(b"\0scm_boot_guile\0scm_shell\0"), Some("Guile"));
+        assert_eq!(told(b"\0scm_boot_guile\0"), None, "a program that a user may extend");
+        assert_eq!(first(&RUNTIMES, |name| name == ".go.buildinfo", b""), Some("Go"));
     }
 
     #[test]

@@ -10,7 +10,7 @@
 //! - what locked instructions name elsewhere: in their function, in one that hands them the address, in
 //!   functions side by side (`super::functions`), in arrays (`arrays`);
 //! - what the shape of data tells: lists, tables of records or of pointers, rings and counters of many
-//!   threads (`walks`, `locked_links`, `marked`, `records`, `probes`, `padded`, `shards`);
+//!   threads (`walks`, `locked_links`, `marked`, `tagged`, `records`, `probes`, `padded`, `shards`);
 //! - what compilers do only with atomic variables, or say of them (`twice`, `tested`, `unfolded`,
 //!   `declared`), and, in code that is not optimised, what goes through copies of an address (`copies`);
 //! - global variables that are loaded by addresses from the linker's tables.
@@ -52,6 +52,7 @@ mod probes;
 mod records;
 mod released;
 mod shards;
+mod tagged;
 mod tested;
 #[cfg(test)]
 mod tests;
@@ -92,6 +93,7 @@ use refrain_trace::fixed::FixedSet;
 use released::released;
 use shards::shards;
 use std::ops::Range;
+use tagged::tagged;
 use tested::tested;
 use twice::{reads_others, twice};
 use unfolded::unfolded;
@@ -308,6 +310,7 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         sites.extend(shards(code, &loops).into_iter().map(|at| code[at].ip()));
         let links = fenced(code, &loops).into_iter().chain(marked(code, &loops));
         sites.extend(links.filter(|&at| accesses[at]).map(|at| code[at].ip()));
+        sites.extend(tagged(code).into_iter().filter(|&at| accesses[at]).map(|at| code[at].ip()));
         sites.extend(walks(code, &locks, &loops).into_iter().map(|at| code[at].ip()));
     }
     if !around.atomic.is_empty() {

@@ -1,8 +1,11 @@
-//! Where code was compiled from a library's atomic operations, as the line tables have it.
+//! Where code was compiled from a library's atomic operations, as the line tables have it, or symbols.
 //!
 //! An atomic load or store is a plain `mov` in most orders, like any other. But in C++, Rust and D it is
 //! an inlined function of the standard library, and a line table, which a program has that is built
 //! for finding source lines, names the file of each instruction.
+//!
+//! GNU's compiler for D does not inline these functions of a library as it is distributed. They do nothing
+//! but load or store what their argument points to, as many others do, but their symbols name them.
 
 use super::Elf;
 use gimli::{
@@ -10,7 +13,7 @@ use gimli::{
     LineProgramHeader, LittleEndian,
 };
 use object::read::elf::ElfFile64;
-use object::{Endianness, Object, ObjectSection};
+use object::{Endianness, Object, ObjectSection, ObjectSymbol, ReadRef, SymbolKind};
 use std::borrow::Cow;
 use std::ops::Range;
 
@@ -44,6 +47,12 @@ const BOOST: &[u8] = b"/boost/atomic/";
 
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
+/// How the names of the symbols of D's atomic operations begin: those of `core.atomic` and
+/// `core.internal.atomic`.
+const OF_D: [&[u8]; 2] = [b"_D4core6atomic", b"_D4core8internal6atomic"];
+/// Where D's compilers, GNU's and LLVM's, list the modules of a program: no other language has them.
+const MODULES_OF_D: [&str; 2] = ["minfo", "__minfo"];
+
 /// The sections that line tables are in.
 struct Sections<'a> {
     lines: DebugLine<Slice<'a>>,
@@ -52,11 +61,13 @@ struct Sections<'a> {
 }
 
 impl Elf {
-    /// How many bytes of line tables there are.
-    pub(crate) fn line_tables(&self) -> u64 {
-        let file = ElfFile64::<Endianness, _>::parse(&self.data);
-        let section = file.as_ref().ok().and_then(|file| file.section_by_name(".debug_line"));
-        section.map_or(0, |section| section.size())
+    /// How many bytes there are of what may name atomic operations: of line tables, and, of code in D, of
+    /// symbols.
+    pub(crate) fn names_of_atomics(&self) -> u64 {
+        let Ok(file) = ElfFile64::<Endianness, _>::parse(&self.data) else { return 0 };
+        let size = |name| file.section_by_name(name).map_or(0, |section| section.size());
+        let symbols = if is_in_d(&file) { size(".dynsym") + size(".symtab") } else { 0 };
+        size(".debug_line") + symbols
     }
 
     /// Virtual addresses of code that comes from the definitions of atomic operations, in ascending
@@ -75,7 +86,7 @@ impl Elf {
             line_names: DebugLineStr::new(&line_names, LittleEndian),
             names: DebugStr::new(&names, LittleEndian),
         };
-        let mut found = Vec::new();
+        let mut found = if is_in_d(&file) { functions_of_d(&file) } else { Vec::new() };
         let mut at = 0;
         // What cannot be read ends the search; what was found before is true.
         while let Some(next) = sections.read(at, &mut found) {
@@ -91,6 +102,21 @@ impl Elf {
         }
         joined
     }
+}
+
+fn is_in_d<'a, R: ReadRef<'a>>(file: &ElfFile64<'a, Endianness, R>) -> bool {
+    MODULES_OF_D.iter().any(|name| file.section_by_name(name).is_some())
+}
+
+/// D's atomic operations that have symbols.
+fn functions_of_d<'a, R: ReadRef<'a>>(file: &ElfFile64<'a, Endianness, R>) -> Vec<Range<u64>> {
+    let symbols = file.dynamic_symbols().chain(file.symbols());
+    let is_one = |name: &[u8]| OF_D.iter().any(|of_d| name.starts_with(of_d));
+    let operations = symbols.filter(|it| {
+        let is_function = it.kind() == SymbolKind::Text && it.is_definition();
+        is_function && it.name_bytes().is_ok_and(is_one)
+    });
+    operations.map(|it| it.address()..it.address().saturating_add(it.size())).collect()
 }
 
 impl<'a> Sections<'a> {
@@ -165,6 +191,30 @@ mod tests {
         *word + 1
     }
 
+    /// As a function of D's library, of which nothing but its symbol tells what it is.
+    #[unsafe(export_name = "_D4core8internal6atomic__T10atomicLoadOfTests")]
+    extern "C" fn loads_as_in_d(word: &u64) -> u64 {
+        *word
+    }
+
+    /// Only the section that it is in counts.
+    #[used]
+    #[unsafe(link_section = "minfo")]
+    static MODULES: u64 = 0;
+
+    #[test]
+    fn symbols_name_atomic_operations_of_d() {
+        let load: extern "C" fn(&u64) -> u64 = std::hint::black_box(loads_as_in_d);
+        assert_eq!(load(&7), 7);
+        let elf = Elf::read(Path::new("/proc/self/exe")).unwrap();
+        let file = ElfFile64::<Endianness, _>::parse(&elf.data).unwrap();
+        assert!(is_in_d(&file));
+        let is_it = |it: &_| ObjectSymbol::name_bytes(it).is_ok_and(|it| it.ends_with(b"OfTests"));
+        let at = file.symbols().find(is_it).expect("the function has a symbol").address();
+        let found = functions_of_d(&file);
+        assert!(!found.is_empty() && found.iter().all(|it| it.start == at && !it.is_empty()));
+    }
+
     /// Of this program, which has line tables, by its functions' addresses.
     #[test]
     fn atomic_operations_of_this_program() {
@@ -172,7 +222,7 @@ mod tests {
         let word = loads_atomically(black_box(&AtomicU64::new(7)));
         assert_eq!(loads_plainly(black_box(&word)), 8);
         let elf = Elf::read(Path::new("/proc/self/exe")).unwrap();
-        assert!(elf.line_tables() > 0);
+        assert!(elf.names_of_atomics() > 0);
         let found = elf.atomics();
         assert!(found.is_sorted_by_key(|range| range.start));
         let at = |name: &str| {

@@ -424,10 +424,10 @@ impl Machine {
         self.log.module(module);
     }
 
-    /// Tells the engine of a module's atomic operations, if it has debug information that names them.
+    /// Tells the engine of a module's atomic operations, if debug information or symbols name them.
     fn tell_atomics(&self, path: &Path, elf: &Elf, bias: u64) {
         // Files of one build may have debug information or not, but not two kinds of it.
-        let digest = elf.line_tables();
+        let digest = elf.names_of_atomics();
         if digest == 0 {
             return;
         }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 /// What tells this finder from others, whose findings it must not take for its own: the digest of
 /// what it finds in code that stays the same. A test names the new one when that has changed.
-const FINDER: u64 = 0x000b_7a82_a7f0_c10d;
+const FINDER: u64 = 0x8625_d6b1_a355_d0bc;
 
 /// Findings that are kept; of more, only those that this process has met.
 const MOST: usize = 1 << 15;
@@ -213,7 +213,7 @@ mod tests {
     /// is loaded to be tested; a guard's destructor, which the next function calls beside a lock; a loop
     /// over objects that it locks; and, last, a comparison that no compiler makes of an ordinary word, in a
     /// function with a frame pointer, and locks in an array, of which one is released by another address.
-    const RARE: [fn(&mut CodeAssembler); 26] = [
+    const RARE: [fn(&mut CodeAssembler); 29] = [
         |a| a.ret().unwrap(),
         |a| a.ret().unwrap(),
         |a| a.jmp(16).unwrap(),
@@ -371,6 +371,36 @@ mod tests {
             a.mov(dword_ptr(rax), 0).unwrap();
             a.ret().unwrap();
         },
+        |a| {
+            let mut none = a.create_label();
+            a.mov(rax, qword_ptr(rdi + 0x120)).unwrap();
+            a.and(rax, -4).unwrap();
+            a.je(none).unwrap();
+            a.add(rax, rsi).unwrap();
+            a.set_label(&mut none).unwrap();
+            a.ret().unwrap();
+        },
+        |a| {
+            let mut other = a.create_label();
+            a.je(other).unwrap();
+            a.mov(r15d, 8).unwrap();
+            a.set_label(&mut other).unwrap();
+            a.mov(byte_ptr(r15 + 0x128), 0).unwrap();
+            a.lock().dec(byte_ptr(rsi + 0x128)).unwrap();
+            a.ret().unwrap();
+        },
+        |a| {
+            let mut again = a.create_label();
+            a.lock().or(dword_ptr(rsp - 64), 0).unwrap();
+            a.set_label(&mut again).unwrap();
+            a.mov(rcx, qword_ptr(r8)).unwrap();
+            a.cmp(rcx, -1).unwrap();
+            a.mov(qword_ptr(r9 + 0x10), r8).unwrap();
+            a.add(r8, 0x100).unwrap();
+            a.cmp(r8, rdx).unwrap();
+            a.jne(again).unwrap();
+            a.ret().unwrap();
+        },
     ];
 
     /// Where a table of slots lies, behind all functions.
@@ -425,9 +455,9 @@ mod tests {
         }
         assert!(found.iter().any(|[polls, ..]| !polls.is_empty()));
         assert_eq!(
-            [3, 4, 7, 8, 11, 12, 13, 15, 16, 18, 19, 20, 22, 23, 24, 25]
+            [3, 4, 7, 8, 11, 12, 13, 15, 16, 18, 19, 20, 22, 23, 24, 25, 26, 27, 28]
                 .map(|rare| found[rare][1].len()),
-            [1, 1, 1, 2, 2, 1, 1, 1, 2, 1, 1, 1, 1, 1, 1, 2]
+            [1, 1, 1, 2, 2, 1, 1, 1, 2, 1, 1, 1, 1, 1, 1, 2, 1, 1, 2]
         );
         assert_eq!(found[21].each_ref().map(Vec::len), [0, 2, 1], "a reader of a seqlock");
         // Of the C library: a first look before a lock, and a store before a futex call.
@@ -476,22 +506,42 @@ mod tests {
         waits.add(&starts, &[], &[], false, MODULE);
         assert_eq!(*waits.idioms(starts[0]).expect("known").polls, [starts[0]]);
         found.push([vec![0], vec![], vec![]]);
-        // Behind a call that takes a lock: data, and a flag.
-        let starts = functions(2, |number, a| {
-            if number == 1 {
-                a.call(0).unwrap();
-                a.add(rcx, qword_ptr(rdi + 8)).unwrap();
-                a.cmp(byte_ptr(rdi + 16), 0).unwrap();
+        // Behind a call that takes a lock, and a lock of the function's own: data, and a flag.
+        let starts = functions(3, |number, a| {
+            let mut failed = a.create_label();
+            let mut held = a.create_label();
+            match number {
+                0 => {}
+                1 => a.call(0).unwrap(),
+                _ => {
+                    a.xor(eax, eax).unwrap();
+                    a.mov(ecx, 1).unwrap();
+                    a.lock().cmpxchg(dword_ptr(rbx), ecx).unwrap();
+                    a.jne(failed).unwrap();
+                    a.set_label(&mut held).unwrap();
+                }
             }
+            a.add(rcx, qword_ptr(rdi + 8)).unwrap();
+            a.cmp(byte_ptr(rdi + 16), 0).unwrap();
+            a.xor(eax, eax).unwrap();
+            a.xchg(dword_ptr(rbx), eax).unwrap();
             a.ret().unwrap();
+            if number == 2 {
+                a.set_label(&mut failed).unwrap();
+                a.call(0).unwrap();
+                a.jmp(held).unwrap();
+            }
         });
         let mut locks = Functions::default();
         locks.add(&starts, &[], &[], false, MODULE);
         locks.hook(starts[0]);
         locks.lock(starts[0], LockRole::Takes);
-        let sites = locks.idioms(starts[1]).expect("known").sites.clone();
-        assert_eq!(sites.len(), 1);
-        found.push([vec![], sites.iter().map(|it| it - starts[1]).collect(), vec![]]);
+        for &start in &starts[1..3] {
+            let sites = locks.idioms(start).expect("known").sites.clone();
+            found.push([vec![], sites.iter().map(|it| it - start).collect(), vec![]]);
+        }
+        let [.., by_library, own] = &found[..] else { unreachable!("there are some") };
+        assert_eq!([by_library[1].len(), own[1].len()], [1, 1], "the flag alone");
         let digest = digest(&found);
         assert_eq!(FINDER, digest, "what is found has changed: let FINDER be {digest:#018x}");
     }

@@ -73,6 +73,7 @@ pub(in crate::copy) fn add_own(code: &[Instruction], roles: &mut [Option<LockRol
         let straight =
             way.iter().take_while(|i| is_call(i) || i.flow_control() == FlowControl::Next);
         if let (Some(call), Some(failed)) = (straight.clone().position(is_call), failed) {
+            // (The few instructions before the call count as those behind it.)
             roles[failed + call] = Some(LockRole::Takes);
             roles[at] = Some(LockRole::Takes);
         }
@@ -231,8 +232,8 @@ mod tests {
             let held = held(&code, &roles);
             (0..code.len()).filter(|&at| held[at]).collect::<Vec<_>>()
         };
-        // The branch, what the lock guards, and the way back from where the thread has waited.
-        assert_eq!(found(true, true), [3, 4, 5, 10]);
+        // The branch, what the lock guards, and the way by the call that waits for the lock.
+        assert_eq!(found(true, true), [3, 4, 5, 8, 9, 10]);
         assert_eq!(found(false, true), [], "it goes on without the lock");
         assert_eq!(found(true, false), [], "a flag that is set once");
     }

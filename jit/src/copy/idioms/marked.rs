@@ -120,7 +120,7 @@ enum Look {
 }
 
 /// Whether what the instruction at `at` loads has low bits taken off or looked at soon.
-fn is_masked(code: &[Instruction], at: usize) -> bool {
+pub(super) fn is_masked(code: &[Instruction], at: usize) -> bool {
     looked_at(code, at).is_some()
 }
 
@@ -157,19 +157,19 @@ fn looked_at(code: &[Instruction], at: usize) -> Option<Look> {
 }
 
 /// Whether an instruction takes low bits off what a register holds.
-fn masks(i: &Instruction) -> bool {
+pub(super) fn masks(i: &Instruction) -> bool {
     matches!(i.code(), Code::And_rm64_imm8)
         && i.op0_kind() == OpKind::Register
         && (1..=BITS).any(|bits| i.immediate(1) as i64 == -1 << bits)
 }
 
 /// Whether it loads a pointer that another one points to.
-fn loads(i: &Instruction) -> bool {
+pub(super) fn loads(i: &Instruction) -> bool {
     i.code() == Code::Mov_r64_rm64 && i.op1_kind() == OpKind::Memory && is_candidate(i)
 }
 
 /// Of an instruction that moves a register to another one: these.
-fn moved(i: &Instruction) -> Option<(Register, Register)> {
+pub(super) fn moved(i: &Instruction) -> Option<(Register, Register)> {
     let is_move = matches!(i.code(), Code::Mov_r64_rm64 | Code::Mov_rm64_r64)
         && i.op0_kind() == OpKind::Register
         && i.op1_kind() == OpKind::Register;

@@ -4,22 +4,28 @@
 //! Threads have their records side by side, each in a cache line of its own, and each thread stores to
 //! its own record while others look; or a table has a pointer to each record. Such a loop compares a field
 //! of each record, and stores nothing. Loops that compute do not go on by a cache line or more in each
-//! round, nor do they take their pointers from a table. It is beside the locked instruction by which its thread goes on. Where a loop around it
-//! does nothing but wait, words side by side are records, too. In code that is not optimised, what is
-//! compared lies on the stack, and each round computes the record's address from its number.
+//! round, nor do they take their pointers from a table. It is beside the locked instruction by which its
+//! thread goes on. Where a loop around it does nothing but wait, words side by side are records, too. In code
+//! that is not optimised, what is compared lies on the stack, and each round computes the record's address
+//! from its number.
+//!
+//! A loop right behind a fence that is nothing else may store what it has found, elsewhere: whoever retires a
+//! batch of objects has others see it, and then makes a list of the threads that may hold them still.
 
 use super::beside::is_compared;
 use crate::common::is_call;
 use crate::copy::addresses::has_frame;
 use crate::copy::loops::{Loop, is_within};
-use crate::copy::ordered::{is_candidate, writes_memory};
-use iced_x86::{Code, Instruction, OpKind, Register};
+use crate::copy::ordered::{is_candidate, is_locked, writes_memory};
+use iced_x86::{Code, FlowControl, Instruction, Mnemonic, OpKind, Register};
 use std::collections::BTreeSet;
 
 /// Instructions of a loop that is looked at.
 const LONGEST: usize = 96;
 /// Bytes of a record, at least.
 const LINE: u64 = 64;
+/// Instructions between a fence and a loop.
+const REACH: usize = 16;
 
 /// Indices of the loads of such fields. `code` is a function's instructions in order, `beside` says which
 /// of them are beside the program's own locks, `pauses` which let others go on, and `loops` are its loops.
@@ -47,9 +53,11 @@ pub(super) fn records(
     let waiting: Vec<&Loop> = loops.iter().filter(|body| only_waits(body)).collect();
     for body in loops {
         let inside = || body.iter().flat_map(|block| block.clone());
-        if inside().count() > LONGEST
-            || inside().any(|at| writes_others(&code[at]) || is_call(&code[at]))
-        {
+        if inside().count() > LONGEST || inside().any(|at| is_call(&code[at])) {
+            continue;
+        }
+        let writes = inside().any(|at| writes_others(&code[at]));
+        if writes && !inside().min().is_some_and(|first| is_behind_fence(&code[..first])) {
             continue;
         }
         let instructions = || inside().map(|at| &code[at]);
@@ -57,6 +65,9 @@ pub(super) fn records(
         let mut pointers: BTreeSet<Register> = instructions().filter_map(pointer).collect();
         if waiting.iter().any(|outer| outer.len() > 1 && is_within(body, outer)) {
             pointers.extend(instructions().filter_map(|i| steps(i, 1)));
+        }
+        if instructions().any(|i| writes_others(i) && pointers.contains(&i.memory_base())) {
+            continue;
         }
         let elements = if is_plain { elements(instructions()) } else { BTreeSet::new() };
         found.extend(inside().filter(|&at| {
@@ -68,6 +79,15 @@ pub(super) fn records(
         }));
     }
     found
+}
+
+/// Whether right before a loop is an instruction that only orders accesses: compilers have an `or` that changes
+/// nothing on the thread's own stack, which takes less time than `mfence`.
+fn is_behind_fence(before: &[Instruction]) -> bool {
+    let leaves = |i: &&Instruction| is_call(i) || i.flow_control() == FlowControl::Return;
+    let is_own = |i: &Instruction| i.memory_base() == Register::RSP;
+    let is_fence = |i: &Instruction| i.mnemonic() == Mnemonic::Mfence || is_locked(i) && is_own(i);
+    before.iter().rev().take(REACH).take_while(|i| !leaves(i)).any(is_fence)
 }
 
 /// The registers that have the address of a record in code that is not optimised: in each round, it
@@ -175,6 +195,38 @@ mod tests {
         };
         assert_eq!(found(8), [1, 3]);
         assert_eq!(found(1), [], "no table of pointers");
+    }
+
+    /// As a batch of retired objects is handed to all threads that may hold them.
+    #[test]
+    fn listed_behind_a_fence() {
+        let found = |fences: bool, to: AsmRegister64| {
+            let code = assembled(|a| {
+                let (mut again, mut next) = (a.create_label(), a.create_label());
+                if fences {
+                    a.lock().or(dword_ptr(rsp - 64), 0).unwrap();
+                }
+                a.mov(rbx, qword_ptr(rbp)).unwrap();
+                a.set_label(&mut again).unwrap();
+                a.mov(rcx, qword_ptr(r8)).unwrap();
+                a.cmp(rcx, -1).unwrap();
+                a.je(next).unwrap();
+                a.mov(qword_ptr(to + 0x10), r8).unwrap();
+                a.add(r9, 0x20).unwrap();
+                a.set_label(&mut next).unwrap();
+                a.add(r8, 0x100).unwrap();
+                a.cmp(r8, rdx).unwrap();
+                a.jne(again).unwrap();
+                a.lock().add(qword_ptr(rbx + 0x18), rsi).unwrap();
+                a.ret().unwrap();
+            });
+            let locks: Vec<bool> = code.iter().map(is_locked).collect();
+            records(&code, &beside(&code, &locks), &pauses(&code, |_| Callee::Other), &loops(&code))
+                .len()
+        };
+        assert_eq!(found(true, r9), 1);
+        assert_eq!(found(false, r9), 0, "it computes");
+        assert_eq!(found(true, r8), 0, "it writes the records");
     }
 
     #[test]
