@@ -62,7 +62,7 @@ mod walks;
 
 pub(super) use beside::{beside, connected, first_use, is_compared};
 pub(super) use flags::questions;
-pub(super) use held::{add_own, constant, held};
+pub(super) use held::held;
 pub(super) use pauses::{Callee, callee, moved_number, pauses};
 pub(super) use polls::reads_only;
 

@@ -6,7 +6,7 @@
 use super::Functions;
 use super::extent::{Extent, instructions};
 use super::wrappers::Reached;
-use crate::copy::idioms::{add_own, beside, connected, held, pauses, questions};
+use crate::copy::idioms::{beside, connected, held, pauses, questions};
 use crate::copy::loops::loops;
 use crate::copy::ordered::{is_candidate, is_locked, writes_memory};
 use crate::copy::pieces::is_searched;
@@ -42,7 +42,7 @@ pub(super) struct Locks {
     pub(super) own: Vec<bool>,
     /// They call one of the library's locks.
     pub(super) library: Vec<bool>,
-    /// What instructions do to a lock.
+    /// What these do to the lock.
     pub(super) roles: Vec<Option<LockRole>>,
     pub(super) pauses: Vec<bool>,
 }
@@ -58,8 +58,7 @@ impl Functions {
         let own = code.iter().map(|i| self.calls_locked(i, &extent.range, module)).collect();
         let reached: Vec<Reached> = code.iter().map(|i| self.locks(i)).collect();
         let library = reached.iter().map(|reached| reached.any).collect();
-        let mut roles: Vec<_> = reached.into_iter().map(Reached::role).collect();
-        add_own(code, &mut roles);
+        let roles = reached.into_iter().map(Reached::role).collect();
         Locks { own, library, roles, pauses: pauses(code, |call| self.callee(call)) }
     }
 

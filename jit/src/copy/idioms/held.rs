@@ -1,15 +1,13 @@
-//! What a function executes while it holds a lock, by whatever way it came there: one of the library's, or
-//! one that languages make of a word, which is 0 if nobody holds it.
+//! What a function executes while it holds one of the library's locks, by whatever way it came there.
 //!
 //! What a lock guards does not race, so a load there that may be one of ordinary data is none that has to
 //! be watched. What remains are flags: a program may well set one without the lock that it looks at
 //! within.
 
 use super::beside::{first_use, is_compared};
-use crate::common::is_call;
 use crate::copy::loops::{ends_here, target};
-use crate::copy::ordered::{compares, is_on_stack};
-use iced_x86::{ConditionCode, FlowControl, Instruction, Mnemonic, OpKind, Register};
+use crate::copy::ordered::compares;
+use iced_x86::{Instruction, Mnemonic, OpKind};
 use refrain_vm::LockRole;
 
 /// Of each instruction, whether all ways to it from where the function begins, or from where nobody knows
@@ -45,91 +43,6 @@ pub(in crate::copy) fn held(code: &[Instruction], roles: &[Option<LockRole>]) ->
         }
     }
     free.iter().map(|free| !free).collect()
-}
-
-/// Notes what instructions do to locks that are words: a locked comparison with 0 takes one, if the function
-/// releases the same word. Where that fails, a function is called that waits for the lock; or else the lock
-/// is not held there.
-pub(in crate::copy) fn add_own(code: &[Instruction], roles: &mut [Option<LockRole>]) {
-    /// Instructions from where taking the lock has failed to the call by which the function waits for it.
-    const FAILED: usize = 8;
-    let words =
-        code.iter().enumerate().filter_map(|(at, i)| Some((at, changed_word(code, at, i)?)));
-    let (mut taken, mut released): (Vec<_>, Vec<_>) =
-        words.partition(|(_, change)| *change == Change::Takes);
-    released.retain(|&(at, _)| taken.iter().any(|&(by, _)| may_be_same(&code[by], &code[at])));
-    taken.retain(|&(by, _)| released.iter().any(|&(at, _)| may_be_same(&code[by], &code[at])));
-    for (at, _) in released {
-        roles[at] = Some(LockRole::MayRelease);
-    }
-    for (at, _) in taken {
-        let Some(branch) = code.get(at + 1) else { continue };
-        let failed = match branch.condition_code() {
-            ConditionCode::ne => target(code, branch),
-            ConditionCode::e => Some(at + 2),
-            _ => continue,
-        };
-        let way = failed.map_or(&[][..], |failed| &code[failed..code.len().min(failed + FAILED)]);
-        let straight =
-            way.iter().take_while(|i| is_call(i) || i.flow_control() == FlowControl::Next);
-        if let (Some(call), Some(failed)) = (straight.clone().position(is_call), failed) {
-            // (The few instructions before the call count as those behind it.)
-            roles[failed + call] = Some(LockRole::Takes);
-            roles[at] = Some(LockRole::Takes);
-        }
-    }
-}
-
-/// What an instruction does to a word that may be a lock.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Change {
-    Takes,
-    Releases,
-}
-
-fn changed_word(code: &[Instruction], at: usize, i: &Instruction) -> Option<Change> {
-    if i.op0_kind() != OpKind::Memory || is_on_stack(i) {
-        return None;
-    }
-    let value = |register| constant(&code[..at], register);
-    match i.mnemonic() {
-        Mnemonic::Cmpxchg if i.has_lock_prefix() => {
-            match (value(Register::RAX)?, value(i.op1_register())?) {
-                (0, 1..) => Some(Change::Takes),
-                (_, 0) => Some(Change::Releases),
-                _ => None,
-            }
-        }
-        Mnemonic::Xchg => (value(i.op1_register())? == 0).then_some(Change::Releases),
-        Mnemonic::Mov => i.try_immediate(1).is_ok_and(|it| it == 0).then_some(Change::Releases),
-        _ => None,
-    }
-}
-
-/// The constant that the code before leaves in a register, if it is one.
-pub(in crate::copy) fn constant(before: &[Instruction], register: Register) -> Option<u64> {
-    let whole = register.full_register();
-    let writes = |i: &&Instruction| {
-        i.op0_kind() == OpKind::Register && i.op0_register().full_register() == whole
-    };
-    let writer = before.iter().rev().find(writes)?;
-    match writer.mnemonic() {
-        Mnemonic::Xor if writer.op1_kind() == OpKind::Register => {
-            (writer.op0_register() == writer.op1_register()).then_some(0)
-        }
-        Mnemonic::Mov => writer.try_immediate(1).ok(),
-        _ => None,
-    }
-}
-
-/// Whether what takes a lock and what releases one may name the same word: a plain store by the same
-/// registers, and what is locked by whatever registers.
-fn may_be_same(taken: &Instruction, released: &Instruction) -> bool {
-    let place = |i: &Instruction| {
-        (i.memory_base(), i.memory_index(), i.memory_index_scale(), i.memory_displacement64())
-    };
-    taken.memory_size() == released.memory_size()
-        && (released.mnemonic() != Mnemonic::Mov || place(taken) == place(released))
 }
 
 /// Whether the load at `at` may be of a flag: it is short, and is only compared with a constant.
@@ -202,40 +115,6 @@ mod tests {
         });
         let held: Vec<usize> = (0..branches.len()).filter(|&at| branches[at]).collect();
         assert_eq!(held, [5, 6, 9, 10], "and not what nobody knows the way to");
-    }
-
-    #[test]
-    fn locks_that_are_words() {
-        let found = |waits: bool, releases: bool| {
-            let code = assembled(|a| {
-                let (mut failed, mut held) = (a.create_label(), a.create_label());
-                a.mov(ecx, 1).unwrap();
-                a.xor(eax, eax).unwrap();
-                a.lock().cmpxchg(dword_ptr(rbx), ecx).unwrap();
-                a.jne(failed).unwrap();
-                a.set_label(&mut held).unwrap();
-                a.mov(rdx, qword_ptr(rbx + 8)).unwrap();
-                a.xor(eax, eax).unwrap();
-                if releases {
-                    a.xchg(dword_ptr(rbx), eax).unwrap();
-                }
-                a.ret().unwrap();
-                a.set_label(&mut failed).unwrap();
-                a.mov(rdi, rbx).unwrap();
-                if waits {
-                    a.call(0x3000).unwrap();
-                }
-                a.jmp(held).unwrap();
-            });
-            let mut roles = vec![None; code.len()];
-            add_own(&code, &mut roles);
-            let held = held(&code, &roles);
-            (0..code.len()).filter(|&at| held[at]).collect::<Vec<_>>()
-        };
-        // The branch, what the lock guards, and the way by the call that waits for the lock.
-        assert_eq!(found(true, true), [3, 4, 5, 8, 9, 10]);
-        assert_eq!(found(false, true), [], "it goes on without the lock");
-        assert_eq!(found(true, false), [], "a flag that is set once");
     }
 
     #[test]

@@ -6,8 +6,7 @@
 use super::Reached;
 use crate::copy::functions::extent::instructions;
 use crate::copy::functions::{Functions, stub_slot, word};
-use crate::copy::idioms::constant;
-use iced_x86::{Instruction, Mnemonic, Register};
+use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
 /// The longest of them, in bytes.
 const LONGEST: u64 = 192;
@@ -46,8 +45,21 @@ fn takes_lock(code: &[Instruction]) -> bool {
     code.iter().enumerate().any(|(at, instruction)| {
         instruction.mnemonic() == Mnemonic::Cmpxchg
             && instruction.has_lock_prefix()
-            && constant(&code[..at], Register::RAX).is_some()
-            && constant(&code[..at], instruction.op1_register()).is_some()
+            && is_constant(&code[..at], Register::RAX)
+            && is_constant(&code[..at], instruction.op1_register())
+    })
+}
+
+/// Whether the code before leaves a constant in the register.
+fn is_constant(before: &[Instruction], register: Register) -> bool {
+    let whole = register.full_register();
+    let names = |i: &&Instruction| {
+        i.op0_kind() == OpKind::Register && i.op0_register().full_register() == whole
+    };
+    before.iter().rev().find(names).is_some_and(|i| match i.mnemonic() {
+        Mnemonic::Xor => i.op1_kind() == OpKind::Register && i.op1_register() == i.op0_register(),
+        Mnemonic::Mov => i.op1_kind() != OpKind::Register && i.op1_kind() != OpKind::Memory,
+        _ => false,
     })
 }
 
