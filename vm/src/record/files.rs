@@ -191,7 +191,9 @@ impl Files {
                 let end = page_up(content.len).min(part.offset + (part.end - part.start));
                 let pages = (part.offset / PAGE) as u32..(end / PAGE) as u32;
                 pages.for_each(|page| content.keep(page, &mut runs));
-                state.take(file, runs);
+                if !runs.is_empty() {
+                    state.take(file, runs);
+                }
             }
         }
         state.read_pages();
