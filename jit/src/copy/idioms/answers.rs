@@ -1,5 +1,5 @@
 //! Short functions that answer a question about what one argument points to, and do nothing else:
-//! whether a flag is set, whether a counter has got to a number.
+//! whether a flag is set, whether a counter has got to a number, what the word is.
 //!
 //! A loop that waits may ask such a function by a pointer to it: a virtual function, or what was given
 //! to the loop as a predicate. Then nothing around the load tells that it is polled, and nothing around
@@ -26,7 +26,7 @@ pub(super) fn answers(code: &[Instruction]) -> Vec<usize> {
     let filled = code.iter().rev().take_while(fills).count();
     let code = &code[..code.len() - filled];
     let returns = code.last().is_some_and(|i| i.flow_control() == FlowControl::Return);
-    if returns && let Some(load) = counted(code) {
+    if returns && let Some(load) = counted(code).or_else(|| loads_only(code)) {
         return vec![load];
     }
     if code.len() > LONGEST || !returns || !code.iter().any(is_truth) {
@@ -65,6 +65,19 @@ fn counted(code: &[Instruction]) -> Option<usize> {
         && loads(value, pointer.op0_register(), COUNTS)
         && value.op0_register().full_register() == Register::RAX;
     is_it.then_some(1)
+}
+
+/// The load by which a function returns the word that its argument points to, if it does nothing else:
+/// compilers leave a function out that is that short, but where it is one of another crate, as the methods
+/// of a type around an atomic variable are.
+fn loads_only(code: &[Instruction]) -> Option<usize> {
+    let [value, _] = code else { return None };
+    let is_it = value.mnemonic() == Mnemonic::Mov
+        && is_candidate(value)
+        && value.op0_register().full_register() == Register::RAX
+        && (value.memory_base(), value.memory_index()) == (Register::RDI, Register::None)
+        && value.memory_displacement64() == 0;
+    is_it.then_some(0)
 }
 
 /// Whether an instruction makes a truth value, or loads one.
@@ -200,6 +213,22 @@ mod tests {
             a.ret().unwrap();
         });
         assert_eq!(orders, [], "for a function that sorts");
+    }
+
+    /// As Tokio has it of what a channel's state is.
+    #[test]
+    fn the_word_itself() {
+        let loads = |write: fn(&mut CodeAssembler)| {
+            found(|a| {
+                write(a);
+                a.ret().unwrap();
+            })
+        };
+        assert_eq!(loads(|a| a.mov(rax, qword_ptr(rdi)).unwrap()), [0]);
+        assert_eq!(loads(|a| a.mov(eax, dword_ptr(rdi)).unwrap()), [0]);
+        assert_eq!(loads(|a| a.mov(rax, qword_ptr(rdi + 8)).unwrap()), [], "a field");
+        assert_eq!(loads(|a| a.mov(rax, qword_ptr(rsi)).unwrap()), []);
+        assert_eq!(loads(|a| a.lea(rax, ptr(rdi)).unwrap()), []);
     }
 
     /// As compilers have it without optimisation.
