@@ -184,7 +184,7 @@ int main(int argc, char **argv) {
 }
 "#;
 
-/// A file that is mapped shared is kept by pages, too, until the program changes it.
+/// The trace has the pages of a shared mapping that the program touched, until the program changes the file.
 #[test]
 fn a_shared_file_is_kept_whole_when_it_is_to_change() {
     let bench = bench();
@@ -204,7 +204,7 @@ fn a_shared_file_is_kept_whole_when_it_is_to_change() {
     }
 }
 
-/// A process that had no way to write to the file when the program forked.
+/// The program starts another process, which opens the file for writing and adds to it.
 #[test]
 fn a_shared_file_that_another_process_changes_is_mentioned() {
     let bench = bench();

@@ -228,8 +228,8 @@ pub trait RecordingEngine: Engine {
     /// What to keep, if there is more of it than was kept before: a file, in parts.
     fn kept_code(&self) -> Option<Vec<Vec<u8>>>;
 
-    /// What the function at `pc`, which is hooked, does to a lock.
-    fn lock(&self, pc: u64, role: LockRole);
+    /// The function at `pc`, which is hooked, does this to a lock.
+    fn lock_role(&self, pc: u64, role: LockRole);
 
     /// Watches these instructions too, where they are plain loads and stores of at most 8 bytes.
     /// The caller guarantees that no code there has been executed yet.

@@ -65,11 +65,10 @@ impl Hook {
     pub(crate) fn role(&self) -> Option<LockRole> {
         match self.kind {
             MutexLock | ReadLock | WriteLock | SpinLock => Some(LockRole::Takes),
-            MutexTryLock | MutexTimedLock | MutexUnlock => Some(LockRole::MayRelease),
-            ReadTryLock | ReadTimedLock | WriteTryLock | WriteTimedLock | RwUnlock => {
+            MutexUnlock | RwUnlock | SpinUnlock | MutexTryLock | MutexTimedLock | ReadTryLock
+            | ReadTimedLock | WriteTryLock | WriteTimedLock | SpinTryLock => {
                 Some(LockRole::MayRelease)
             }
-            SpinTryLock | SpinUnlock => Some(LockRole::MayRelease),
             _ => None,
         }
     }

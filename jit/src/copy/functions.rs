@@ -1,8 +1,7 @@
 //! Where functions begin, and what is watched in them.
 
 use super::addresses::{SymbolicAddress, symbolic_addresses};
-use super::idioms::{Callee, callee, reads_only};
-use super::idioms::{Idioms, Surroundings, held, idioms};
+use super::idioms::{Callee, Idioms, Surroundings, callee, held, idioms, reads_only};
 use super::ordered::{is_candidate, is_locked, is_store};
 use super::pieces::Pieces;
 use crate::memory::{read_guest, read_word};
@@ -54,7 +53,7 @@ pub(super) struct Functions {
     followed: FixedMap<u64, u64>,
     /// Functions whose calls the machine wants to see: the library's locks.
     hooked: BTreeSet<u64>,
-    /// What those of them do that take or release one.
+    /// By start, what a hooked function does to a lock, if it does anything to one.
     roles: FixedMap<u64, LockRole>,
     /// By start, what was found in the functions that were looked through.
     found: FixedMap<u64, Arc<Idioms>>,
@@ -67,12 +66,12 @@ pub(super) struct Functions {
     targets: FixedMap<u64, Option<u64>>,
     /// By start, whether a function that is called has a locked instruction.
     callees: FixedMap<u64, bool>,
-    /// By what calls lead to, the hooked function that this is.
+    /// By the address that a call leads to, which hooked function it reaches, by a stub or without one.
     stubs: FixedMap<u64, Option<u64>>,
-    /// By what calls lead to and how many others may lie between, what locks of the library's a short
-    /// function there is around.
+    /// By the address that a call leads to, and how many short functions may lie between: the library's locks
+    /// that the short function there calls.
     wrappers: FixedMap<(u64, u32), Reached>,
-    /// By what calls lead to, whether that lets others go on.
+    /// By the address that a call leads to, whether the function there lets other threads go on.
     yields: FixedMap<u64, Callee>,
     /// By what calls lead to, whether that only waits.
     waits: RefCell<FixedMap<u64, bool>>,
@@ -366,7 +365,7 @@ impl Functions {
         call.is_call_near() && code.len() <= LONGEST && code.iter().all(&mut is_harmless)
     }
 
-    /// Whether a branch leads to a short function, of any module, that only lets others go on.
+    /// Whether what a branch leads to, in any module, lets other threads go on.
     fn callee(&mut self, branch: &Instruction) -> Callee {
         let target = branch.near_branch_target();
         let slot = foreign_slot(branch);

@@ -242,8 +242,8 @@ impl Engine for CopyEngine {
 }
 
 impl RecordingEngine for CopyEngine {
-    fn lock(&self, pc: u64, role: LockRole) {
-        self.shared.lock().functions.lock(pc, role);
+    fn lock_role(&self, pc: u64, role: LockRole) {
+        self.shared.lock().functions.lock_role(pc, role);
     }
 
     fn functions(

@@ -30,8 +30,8 @@ pub(crate) struct Shortened {
 }
 
 impl GuestThread {
-    /// A call is about to be issued. If it may change a file that the guest has mapped, what is shown of
-    /// that is kept. Returns the file if the call may make it shorter.
+    /// A call is about to be issued. If it may change a file that the guest has mapped, keeps all that the
+    /// mappings show of the file. Returns the file if the call may make it shorter.
     pub(crate) fn before_change(&self, call: &Call) -> Option<Shortened> {
         if !self.machine.has_shared() {
             return None;
@@ -79,7 +79,7 @@ impl GuestThread {
         by_pages.into_iter().for_each(|identity| self.keep_rest(identity));
     }
 
-    /// Other processes may change files: what was touched of those that are kept by pages is kept now.
+    /// Another process may change files from now on: keeps the pages that the guest has touched of them.
     pub(crate) fn keep_touched(&self) {
         if !self.shared().by_pages.is_empty() {
             self.machine.mapped.before(&files::ANYWHERE);

@@ -384,7 +384,7 @@ impl Machine {
         for &(pc, hook) in &found {
             map.insert(pc, hook);
             self.engine.hook(pc);
-            hook.role().into_iter().for_each(|role| self.engine.lock(pc, role));
+            hook.role().into_iter().for_each(|role| self.engine.lock_role(pc, role));
             fast_path::install(&*self.engine, pc, hook, path);
         }
         *self.hooks.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(map);

@@ -118,41 +118,26 @@ impl MappedFiles {
     ) -> Result<bool> {
         let Some(file) = trace.file(window.blob)? else { return Ok(false) };
         let shown = window.offset..window.offset.saturating_add(window.len).min(file.len);
-        let (mut there, mut stored) = (RangeSet::new(), Ok(()));
-        trace.pages(window.blob, |offset, bytes| {
-            let (from, to) =
-                (offset.max(shown.start), (offset + bytes.len() as u64).min(shown.end));
-            if from < to && stored.is_ok() {
-                let bytes = &bytes[(from - offset) as usize..(to - offset) as usize];
-                stored = store(address + (from - shown.start), to - from, bytes);
-                memory::join(&mut there, from..memory::page_up(to));
-            }
+        let there = pages_in(trace, window.blob, &shown, |from, bytes| {
+            store(address + (from - shown.start), bytes.len() as u64, bytes)
         })?;
-        stored?;
         let end = address + memory::page_up(shown.end.saturating_sub(shown.start));
         self.note_absent(address..end, &there, window.offset, prot);
         Ok(true)
     }
 
-    /// Hands all pages to `fill` that the trace has of a file, part of which is shown to all there. What it
-    /// has not, nobody may touch.
+    /// Hands all pages that the trace has of a file to `fill`. `part` is a shared mapping of the file: its
+    /// pages that the trace does not have, nobody may touch.
     pub(crate) fn show_pages(
         &self,
         trace: &Trace,
         blob: BlobId,
         part: Part,
         prot: i32,
-        mut fill: impl FnMut(u64, &[u8]) -> Result<()>,
+        fill: impl FnMut(u64, &[u8]) -> Result<()>,
     ) -> Result<()> {
         let len = trace.file(blob)?.map_or(0, |file| file.len);
-        let (mut there, mut filled) = (RangeSet::new(), Ok(()));
-        trace.pages(blob, |offset, bytes| {
-            if filled.is_ok() {
-                filled = fill(offset, bytes);
-                memory::join(&mut there, offset..memory::page_up(offset + bytes.len() as u64));
-            }
-        })?;
-        filled?;
+        let there = pages_in(trace, blob, &(0..len), fill)?;
         let shown = memory::page_up(len).saturating_sub(part.offset).min(part.end - part.start);
         let range = part.start..part.start + shown;
         self.note_absent(range.clone(), &there, part.offset, prot);
@@ -215,6 +200,26 @@ impl MappedFiles {
     fn absent(&self) -> MutexGuard<'_, Absent> {
         self.absent.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Hands what the trace has of a range of a file to `each`, with its offset; returns the pages in which that
+/// lies.
+fn pages_in(
+    trace: &Trace,
+    blob: BlobId,
+    range: &Range<u64>,
+    mut each: impl FnMut(u64, &[u8]) -> Result<()>,
+) -> Result<RangeSet<u64>> {
+    let (mut there, mut done) = (RangeSet::new(), Ok(()));
+    trace.pages(blob, |offset, bytes| {
+        let (from, to) = (offset.max(range.start), (offset + bytes.len() as u64).min(range.end));
+        if from < to && done.is_ok() {
+            done = each(from, &bytes[(from - offset) as usize..(to - offset) as usize]);
+            memory::join(&mut there, from..memory::page_up(to));
+        }
+    })?;
+    done?;
+    Ok(there)
 }
 
 /// Writes at an offset. A sandboxed process may do this in two steps only.

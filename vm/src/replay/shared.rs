@@ -44,7 +44,7 @@ impl SharedFiles {
         Ok(())
     }
 
-    /// Stores what a part of a file holds, mapped or not.
+    /// Stores bytes in a file at an offset, whether a mapping shows them or not.
     pub(crate) fn fill(&self, file: u64, offset: u64, bytes: &[u8]) -> Result<()> {
         let mut state = self.lock();
         let (start, end) = (0, bytes.len() as u64);

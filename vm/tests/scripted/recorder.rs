@@ -67,7 +67,7 @@ impl RecordingEngine for Recorder {
         None
     }
 
-    fn lock(&self, _: u64, _: LockRole) {}
+    fn lock_role(&self, _: u64, _: LockRole) {}
 
     fn watch(&self, _: &[u64]) {}
 

@@ -29,8 +29,9 @@ pub(super) struct Beside {
     pub(super) locks: bool,
     /// One of these, but not a lock of the library's, which is an event of its own.
     pub(super) own: bool,
-    /// It is called with a lock of the library's held, and beside one with none held for certain.
+    /// Some caller holds one of the library's locks when it calls it.
     pub(super) held: bool,
+    /// Some caller does not for certain, but has a lock nearby, or is a loop that looks at a flag so.
     pub(super) free: bool,
     /// A pause, a few instructions away: the caller tries again later.
     tried: bool,
@@ -42,7 +43,7 @@ pub(super) struct Locks {
     pub(super) own: Vec<bool>,
     /// They call one of the library's locks.
     pub(super) library: Vec<bool>,
-    /// What these do to the lock.
+    /// What these calls do to a lock.
     pub(super) roles: Vec<Option<LockRole>>,
     pub(super) pauses: Vec<bool>,
 }
@@ -107,7 +108,7 @@ impl Functions {
         let near_own = beside(&code, &own);
         let is_lock: Vec<bool> =
             own.iter().zip(&roles).map(|(own, role)| *own || role.is_some()).collect();
-        let near_lock = beside(&code, &is_lock);
+        let near_lock = if is_lock == own { near_own.clone() } else { beside(&code, &is_lock) };
         let near_pause = connected(&code, &pauses, RETRY);
         let near = if own == locks { near_own.clone() } else { beside(&code, &locks) };
         let mut found = FixedMap::<u64, Beside>::default();

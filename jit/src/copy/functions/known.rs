@@ -506,15 +506,6 @@ mod tests {
         waits.add(&starts, &[], &[], false, MODULE);
         assert_eq!(*waits.idioms(starts[0]).expect("known").polls, [starts[0]]);
         found.push([vec![0], vec![], vec![]]);
-        // Behind a call that takes a lock: data, and a flag.
-        let starts = functions(2, |number, a| {
-            if number == 1 {
-                a.call(0).unwrap();
-                a.add(rcx, qword_ptr(rdi + 8)).unwrap();
-                a.cmp(byte_ptr(rdi + 16), 0).unwrap();
-            }
-            a.ret().unwrap();
-        });
         // A function that loads a word.
         let loads = functions(1, |_, a| {
             a.mov(rax, qword_ptr(rdi)).unwrap();
@@ -524,10 +515,19 @@ mod tests {
         words.add(&loads, &[], &[], false, MODULE);
         assert_eq!(*words.idioms(loads[0]).expect("known").sites, [loads[0]]);
         found.push([vec![], vec![0], vec![]]);
+        // A function that looks at data and at a flag behind a call that takes a lock.
+        let starts = functions(2, |number, a| {
+            if number == 1 {
+                a.call(0).unwrap();
+                a.add(rcx, qword_ptr(rdi + 8)).unwrap();
+                a.cmp(byte_ptr(rdi + 16), 0).unwrap();
+            }
+            a.ret().unwrap();
+        });
         let mut locks = Functions::default();
         locks.add(&starts, &[], &[], false, MODULE);
         locks.hook(starts[0]);
-        locks.lock(starts[0], LockRole::Takes);
+        locks.lock_role(starts[0], LockRole::Takes);
         let sites = locks.idioms(starts[1]).expect("known").sites.clone();
         assert_eq!(sites.len(), 1);
         found.push([vec![], sites.iter().map(|it| it - starts[1]).collect(), vec![]]);

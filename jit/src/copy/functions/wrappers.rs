@@ -17,8 +17,11 @@ const PLAIN_WRAPPERS: u32 = 4;
 /// The library's locks that a call leads to.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Reached {
+    /// There are some.
     pub(super) any: bool,
+    /// One of them takes a lock.
     takes: bool,
+    /// One of them may release a lock.
     may_release: bool,
 }
 
@@ -49,16 +52,16 @@ impl Functions {
         self.forget_code();
     }
 
-    /// What a hooked function does to a lock.
-    pub(in crate::copy) fn lock(&mut self, pc: u64, role: LockRole) {
+    /// A hooked function does this to a lock.
+    pub(in crate::copy) fn lock_role(&mut self, pc: u64, role: LockRole) {
         self.roles.insert(pc, role);
         self.known.mix((pc, role));
         self.forget_code();
     }
 
-    /// Whether an instruction calls one of the library's locks, itself or by a short function, of any
-    /// module, that calls one or ends in one, itself or by another such function, or a lock that another
-    /// module makes itself.
+    /// The library's locks that an instruction calls, itself or by a short function, of any module, that
+    /// calls one or ends in one, itself or by another such function. A lock that another module makes
+    /// itself counts, too.
     pub(super) fn locks(&mut self, instruction: &Instruction) -> Reached {
         if !is_call(instruction) {
             return Reached::default();
@@ -71,6 +74,7 @@ impl Functions {
         Reached { any: wrapped.any || self.takes_foreign_lock(instruction.ip(), to), ..wrapped }
     }
 
+    /// What a call of a hooked function reaches.
     fn reached(&self, hooked: u64) -> Reached {
         let role = self.roles.get(&hooked);
         let is = |other| role == Some(&other);
@@ -85,8 +89,8 @@ impl Functions {
         }
     }
 
-    /// Whether what a branch leads to is short and calls one of the library's locks or ends in one,
-    /// itself or by so many others. It may be a stub that leads to it by a table of the linker's.
+    /// The library's locks that a branch leads to, if it leads to a short function that calls them or ends
+    /// in one, itself or by so many others. It may be a stub that leads to it by a table of the linker's.
     fn wraps_lock(&mut self, target: u64, depth: u32) -> Reached {
         const LONGEST: u64 = 192;
         if let Some(&known) = self.wrappers.get(&(target, depth)) {
@@ -103,10 +107,13 @@ impl Functions {
             let depth = if keeps_frame(&code) { depth } else { depth.min(WRAPPERS) };
             let others = code.iter().filter(|i| is_call(i) || ends_in_other(i, &extent.range));
             others.into_iter().fold(Reached::default(), |found, i| {
-                found.and(match (self.leads_to_hooked(i), self.known_target(i)) {
-                    (Some(hooked), _) => self.reached(hooked),
-                    (None, Some(to)) if depth > 0 => self.wraps_lock(to, depth - 1),
-                    _ => Reached::default(),
+                found.and(match self.leads_to_hooked(i) {
+                    Some(hooked) => self.reached(hooked),
+                    None if depth == 0 => Reached::default(),
+                    None => {
+                        let to = self.known_target(i);
+                        to.map_or(Reached::default(), |to| self.wraps_lock(to, depth - 1))
+                    }
                 })
             })
         });
@@ -196,8 +203,8 @@ mod tests {
         assert_eq!([sites(3), sites(4), sites(5)], [1, 1, 0]);
     }
 
-    /// Functions of 16 bytes: one that takes a lock, one that releases it, who looks at data and at a flag
-    /// behind a call of the first or of the second, and one that is called by either.
+    /// Functions of 16 bytes: the first takes a lock, and the second releases it. Others look at data and at a
+    /// flag: behind a call of the first or of the second, or called by a function that has taken the lock.
     #[test]
     fn what_a_lock_guards_is_not_beside_it() {
         fn looks(a: &mut CodeAssembler) {
@@ -226,8 +233,8 @@ mod tests {
             |a| calls_both(a, (-128, -16)),
         ]);
         starts[..2].iter().for_each(|&start| functions.hook(start));
-        functions.lock(starts[0], LockRole::Takes);
-        functions.lock(starts[1], LockRole::MayRelease);
+        functions.lock_role(starts[0], LockRole::Takes);
+        functions.lock_role(starts[1], LockRole::MayRelease);
         let mut sites = |at: usize| functions.idioms(starts[at]).expect("known").sites.len();
         assert_eq!([sites(2), sites(3)], [1, 2], "the flag alone, and all");
         assert_eq!([sites(5), sites(7)], [1, 2], "the latter is called without the lock, too");

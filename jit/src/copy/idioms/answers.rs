@@ -67,9 +67,9 @@ fn counted(code: &[Instruction]) -> Option<usize> {
     is_it.then_some(1)
 }
 
-/// The load by which a function returns the word that its argument points to, if it does nothing else:
-/// compilers leave a function out that is that short, but where it is one of another crate, as the methods
-/// of a type around an atomic variable are.
+/// The load by which a function returns the word that its argument points to, if it does nothing else.
+/// Compilers put a function that short into its callers, unless it is in another crate: what is left are
+/// methods of types around an atomic variable.
 fn loads_only(code: &[Instruction]) -> Option<usize> {
     let [value, _] = code else { return None };
     let is_it = value.mnemonic() == Mnemonic::Mov
@@ -215,7 +215,7 @@ mod tests {
         assert_eq!(orders, [], "for a function that sorts");
     }
 
-    /// As Tokio has it of what a channel's state is.
+    /// Tokio has such a method for the state of a channel.
     #[test]
     fn the_word_itself() {
         let loads = |write: fn(&mut CodeAssembler)| {

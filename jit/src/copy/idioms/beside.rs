@@ -58,17 +58,23 @@ pub(in crate::copy) fn connected(code: &[Instruction], locks: &[bool], reach: u3
 /// Whether the instruction at `at`, a load, only compares a field or a variable: by itself, or where
 /// the register that it loads is used first.
 pub(in crate::copy) fn is_compared(code: &[Instruction], at: usize) -> bool {
+    comparison(code, at).is_some()
+}
+
+/// The instruction that compares what the one at `at` loads, if that load [only compares](is_compared).
+pub(super) fn comparison(code: &[Instruction], at: usize) -> Option<&Instruction> {
     let load = &code[at];
     if load.memory_index() != Register::None {
-        return false;
+        return None;
     }
     if compares(load) {
-        return true;
+        return Some(load);
     }
     let loaded = load.op0_register().full_register();
     let is_it = |register: Register| register.full_register() == loaded;
     let points = |i: &Instruction| is_it(i.memory_base()) || is_it(i.memory_index());
-    first_use(code, at).is_some_and(|next| compares(&code[next]) && !points(&code[next]))
+    let next = &code[first_use(code, at)?];
+    (compares(next) && !points(next)).then_some(next)
 }
 
 /// Which field a load that is only compared is of, whatever points to it: how it is loaded, where it lies,

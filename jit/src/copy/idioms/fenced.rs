@@ -24,8 +24,8 @@ pub(super) fn fenced(code: &[Instruction], loops: &[Loop]) -> Vec<usize> {
         let is_quiet =
             |i: &Instruction| !is_call(i) && !is_fence(i) && (!writes_memory(i) || is_on_stack(i));
         if last - first < LONGEST
-            && is_behind_fence(code[..first].iter().rev())
-            && is_behind_fence(code[last + 1..].iter())
+            && meets_fence(code[..first].iter().rev(), REACH, is_fence)
+            && meets_fence(code[last + 1..].iter(), REACH, is_fence)
             && inside().all(|at| is_quiet(&code[at]))
         {
             found.extend(inside().filter(|&at| is_candidate(&code[at]) && !is_on_stack(&code[at])));
@@ -34,10 +34,14 @@ pub(super) fn fenced(code: &[Instruction], loops: &[Loop]) -> Vec<usize> {
     found
 }
 
-/// Whether a fence is among the next instructions, before anything that leaves the function.
-fn is_behind_fence<'a>(code: impl Iterator<Item = &'a Instruction>) -> bool {
+/// Whether a fence is among the next `reach` instructions, before anything that leaves the function.
+pub(super) fn meets_fence<'a>(
+    code: impl Iterator<Item = &'a Instruction>,
+    reach: usize,
+    is_fence: impl Fn(&Instruction) -> bool,
+) -> bool {
     let leaves = |i: &&Instruction| is_call(i) || i.flow_control() == FlowControl::Return;
-    code.take(REACH).take_while(|i| !leaves(i)).any(is_fence)
+    code.take(reach).take_while(|i| !leaves(i)).any(is_fence)
 }
 
 /// Whether the processor orders all accesses by it.

@@ -1,18 +1,16 @@
-//! What a function executes while it holds one of the library's locks, by whatever way it came there.
+//! The instructions that a function executes only while it holds one of the library's locks.
 //!
-//! What a lock guards does not race, so a load there that may be one of ordinary data is none that has to
-//! be watched. What remains are flags: a program may well set one without the lock that it looks at
-//! within.
+//! Data that a lock guards do not race, so a load of such data need not be watched while the lock is held.
+//! A flag is another matter: a program may set it without the lock, and look at it with the lock held.
 
-use super::beside::{first_use, is_compared};
+use super::beside::comparison;
 use crate::copy::loops::{ends_here, target};
-use crate::copy::ordered::compares;
 use iced_x86::{Instruction, Mnemonic, OpKind};
 use refrain_vm::LockRole;
 
-/// Of each instruction, whether all ways to it from where the function begins, or from where nobody knows
-/// what leads, go through a call that takes a lock, and through none behind it that may release one.
-/// `roles` are those of the instructions that call the library's locks.
+/// Of each instruction, whether the function holds a lock there on every way: each way begins where the
+/// function does, or at an instruction to which no known branch leads; it goes through a call that takes a
+/// lock, and behind that through no call that may release one. `roles` says what the calls do.
 pub(in crate::copy) fn held(code: &[Instruction], roles: &[Option<LockRole>]) -> Vec<bool> {
     if !roles.contains(&Some(LockRole::Takes)) {
         return vec![false; code.len()];
@@ -24,7 +22,7 @@ pub(in crate::copy) fn held(code: &[Instruction], roles: &[Option<LockRole>]) ->
     let mut free = vec![false; code.len()];
     let mut front: Vec<usize> = (0..code.len())
         .filter(|&at| match at.checked_sub(1) {
-            // What aligns a loop is executed by nobody.
+            // No way leads to the `nop` that aligns a loop.
             Some(before) => {
                 !is_reached[at] && !falls(before) && code[at].mnemonic() != Mnemonic::Nop
             }
@@ -47,11 +45,6 @@ pub(in crate::copy) fn held(code: &[Instruction], roles: &[Option<LockRole>]) ->
 
 /// Whether the load at `at` may be of a flag: it is short, and is only compared with a constant.
 pub(super) fn is_flag(code: &[Instruction], at: usize) -> bool {
-    let load = &code[at];
-    let compare = match compares(load) {
-        true => Some(load),
-        false => first_use(code, at).map(|next| &code[next]),
-    };
     let with_constant = |compare: &Instruction| {
         let is_immediate = compare.try_immediate(compare.op_count().saturating_sub(1)).is_ok();
         let itself = compare.mnemonic() == Mnemonic::Test
@@ -59,7 +52,7 @@ pub(super) fn is_flag(code: &[Instruction], at: usize) -> bool {
             && compare.op0_register() == compare.op1_register();
         is_immediate || itself
     };
-    load.memory_size().size() <= 4 && is_compared(code, at) && compare.is_some_and(with_constant)
+    code[at].memory_size().size() <= 4 && comparison(code, at).is_some_and(with_constant)
 }
 
 #[cfg(test)]

@@ -10,18 +10,19 @@ use refrain_trace::linux::{FUTEX, yields};
 /// Instructions behind the one that sets a call's number in which it is made.
 const REACH: usize = 12;
 
-/// What a call leads to, as far as it lets others go on.
+/// What a function that is called does for other threads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::copy) enum Callee {
-    /// To a short function that does nothing else.
+    /// It is short, and only lets them go on.
     Yields,
-    /// To one that makes the system call that its first argument names.
+    /// It makes the system call that its first argument names, and that may let them go on.
     MakesCall,
+    /// Nothing that is known.
     Other,
 }
 
-/// Of each instruction of a function, whether it is a fence or lets others go on. `callee` tells what a
-/// call leads to.
+/// Of each instruction of a function, whether it is a fence or lets others go on. `callee` says what the
+/// function that a call leads to does.
 pub(in crate::copy) fn pauses(
     code: &[Instruction],
     mut callee: impl FnMut(&Instruction) -> Callee,
@@ -36,18 +37,20 @@ pub(in crate::copy) fn pauses(
     for (at, instruction) in code.iter().enumerate() {
         if let Some(register) = holds_number(instruction) {
             let rest = code.iter().enumerate().skip(at + 1).take(REACH);
-            if let Some((call, _)) = rest.take_while(|(_, i)| !ends(i)).find(|(_, i)| {
-                let by_itself = i.mnemonic() == Mnemonic::Syscall && register == Register::RAX;
-                by_itself || is_call(i) && register == Register::RDI
-            }) {
-                found[call] |= !is_call(&code[call]) || callee(&code[call]) == Callee::MakesCall;
+            let mut rest = rest.take_while(|(_, i)| !ends(i));
+            let call = match register {
+                Register::RAX => rest.find(|(_, i)| i.mnemonic() == Mnemonic::Syscall),
+                _ => rest.find(|(_, i)| is_call(i)).filter(|(_, i)| callee(i) == Callee::MakesCall),
+            };
+            if let Some((call, _)) = call {
+                found[call] = true;
             }
         }
     }
     found
 }
 
-/// What a function of these instructions is to who calls it.
+/// What a function of these instructions does for other threads.
 pub(in crate::copy) fn callee(code: &[Instruction]) -> Callee {
     const LONGEST: usize = 16;
     let short = &code[..code.len().min(LONGEST)];

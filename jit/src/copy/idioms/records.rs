@@ -13,11 +13,12 @@
 //! batch of objects has others see it, and then makes a list of the threads that may hold them still.
 
 use super::beside::is_compared;
+use super::fenced::meets_fence;
 use crate::common::is_call;
 use crate::copy::addresses::has_frame;
 use crate::copy::loops::{Loop, is_within};
 use crate::copy::ordered::{is_candidate, is_locked, writes_memory};
-use iced_x86::{Code, FlowControl, Instruction, Mnemonic, OpKind, Register};
+use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
 use std::collections::BTreeSet;
 
 /// Instructions of a loop that is looked at.
@@ -56,8 +57,10 @@ pub(super) fn records(
         if inside().count() > LONGEST || inside().any(|at| is_call(&code[at])) {
             continue;
         }
+        let is_behind_fence =
+            |first: usize| meets_fence(code[..first].iter().rev(), REACH, is_only_fence);
         let writes = inside().any(|at| writes_others(&code[at]));
-        if writes && !inside().min().is_some_and(|first| is_behind_fence(&code[..first])) {
+        if writes && !inside().min().is_some_and(is_behind_fence) {
             continue;
         }
         let instructions = || inside().map(|at| &code[at]);
@@ -81,13 +84,11 @@ pub(super) fn records(
     found
 }
 
-/// Whether right before a loop is an instruction that only orders accesses: compilers have an `or` that changes
-/// nothing on the thread's own stack, which takes less time than `mfence`.
-fn is_behind_fence(before: &[Instruction]) -> bool {
-    let leaves = |i: &&Instruction| is_call(i) || i.flow_control() == FlowControl::Return;
-    let is_own = |i: &Instruction| i.memory_base() == Register::RSP;
-    let is_fence = |i: &Instruction| i.mnemonic() == Mnemonic::Mfence || is_locked(i) && is_own(i);
-    before.iter().rev().take(REACH).take_while(|i| !leaves(i)).any(is_fence)
+/// Whether an instruction only orders accesses. In place of `mfence`, compilers use a locked `or` of a word on
+/// the thread's own stack, which leaves the word as it is and takes less time.
+fn is_only_fence(i: &Instruction) -> bool {
+    let is_own = || i.memory_base() == Register::RSP;
+    i.mnemonic() == Mnemonic::Mfence || is_locked(i) && is_own()
 }
 
 /// The registers that have the address of a record in code that is not optimised: in each round, it

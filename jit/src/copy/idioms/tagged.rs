@@ -4,9 +4,9 @@
 //! free memory by epochs have a type of pointer for that. A reader takes the bits off each pointer that it
 //! loads, and asks at once whether anything is left: `and` with a mask, and a branch on zero. It may not take
 //! a lock, nor go on to the next node in a loop, as those do that `marked` finds: a tree is searched by
-//! calls, and its root is looked at once. But what has marks in its pointers has them for other threads
-//! (trees that keep a color there are the exception), so what is asked so is watched, and in the same
-//! function what loads the same field and looks at its tag.
+//! calls, and its root is looked at once. But a structure has marks in its pointers for other threads (a tree
+//! that keeps a node's color there is the exception). So these loads are watched, and so are those by which
+//! the same function looks at the tag of the same field.
 
 use super::marked::{is_masked, loads, masks, moved};
 use crate::copy::addresses::is_by_frame_pointer;
@@ -71,7 +71,7 @@ mod tests {
     use crate::copy::tests::assembled;
     use iced_x86::code_asm::*;
 
-    /// As a node's child is looked at: behind the load, something masks, and something asks.
+    /// A function that looks at a child of a node: it loads the pointer, does what `behind` writes, and branches.
     fn found(behind: impl FnOnce(&mut CodeAssembler)) -> Vec<usize> {
         let code = assembled(|a| {
             let mut none = a.create_label();
