@@ -6,7 +6,10 @@ use iced_x86::code_asm::*;
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use refrain_trace::CodeBlock;
-use refrain_vm::{Context, EngineConfig, Exit, Filter, Mode, RecordingEngine, line_index, reg};
+use refrain_vm::{
+    Context, EngineConfig, Exit, Filter, Mode, ModuleCode, ModuleFunctions, RecordingEngine,
+    line_index, reg,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Write;
@@ -192,11 +195,18 @@ fn file(bytes: &[u8]) -> File {
     file
 }
 
+/// Tells an engine of the functions, as those of a build.
+fn tell_functions(engine: &dyn RecordingEngine, build: &str) {
+    let starts: Vec<u64> = (0..FUNCTIONS).map(function).collect();
+    let code = starts[0]..function(FUNCTIONS);
+    let module = ModuleCode { code, build: Some(build), ..ModuleCode::default() };
+    engine.functions(&module, Box::new(|| ModuleFunctions { starts, followed: Vec::new() }));
+}
+
 /// The same, for several threads, with functions of a build.
 fn engine_of_several(kept: Option<&[u8]>, build: &str) -> Arc<dyn RecordingEngine> {
     let engine = engine(kept);
-    let starts: Vec<u64> = (0..FUNCTIONS).map(function).collect();
-    engine.functions(&starts, &[], &[], false, Some(build));
+    tell_functions(&*engine, build);
     engine.several_threads();
     engine
 }
@@ -501,8 +511,7 @@ fn one_thread_and_then_several() {
     let start = guest.calls(&[0, 1, 2]);
     let both = |kept: Option<&[u8]>| {
         let engine = engine(kept);
-        let starts: Vec<u64> = (0..FUNCTIONS).map(function).collect();
-        engine.functions(&starts, &[], &[], false, Some("a"));
+        tell_functions(&*engine, "a");
         let alone = run_on(&*engine, start);
         engine.several_threads();
         (alone, run_on(&*engine, start))

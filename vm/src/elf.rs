@@ -236,6 +236,13 @@ impl Elf {
         (&self.data).read_bytes_at(offset, len).ok()
     }
 
+    /// First and last (exclusive) virtual address of its code.
+    pub(crate) fn code_span(&self) -> (u64, u64) {
+        let start = self.code().map(|segment| segment.vaddr).min();
+        let end = self.code().map(|segment| segment.vaddr.saturating_add(segment.mem_size)).max();
+        (start.unwrap_or(0), end.unwrap_or(0))
+    }
+
     /// First and last (exclusive) virtual address, page-aligned.
     pub(crate) fn span(&self) -> (u64, u64) {
         let start = self.segments.iter().map(|s| s.vaddr).min().unwrap_or(0);

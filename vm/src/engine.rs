@@ -191,21 +191,12 @@ pub trait Engine: Send + Sync {
 
 /// An engine that records: what it executes is not known before.
 pub trait RecordingEngine: Engine {
-    /// Tells where functions of a module begin (any order, not necessarily all), which of them are
-    /// followed by something else than the next function, and which addresses are no variables'.
+    /// Tells of a module, whose functions are read when somebody asks for a function. Modules of the same
+    /// build at the same place have the same ones.
     ///
-    /// With [`EngineConfig::order_atomics`], plain loads and stores of at most 8 bytes that are
-    /// part of a synchronization idiom are watched, as told by the code around them. In a
-    /// `trusted` module, the C library, fewer idioms count. Modules of the same `build` have the same
-    /// code.
-    fn functions(
-        &self,
-        starts: &[u64],
-        followed: &[Range<u64>],
-        constant: &[Range<u64>],
-        trusted: bool,
-        build: Option<&str>,
-    );
+    /// With [`EngineConfig::order_atomics`], plain loads and stores of at most 8 bytes that are part of a
+    /// synchronization idiom are watched, as told by the code around them.
+    fn functions(&self, module: &ModuleCode<'_>, read: ReadFunctions);
 
     /// Tells that the debug information of the module there names the code of atomic operations: plain
     /// loads and stores in it are watched. It is read when it is asked for; where it is the same, so is
@@ -282,6 +273,31 @@ pub struct Finding {
     /// Of `sites`, the loads that tell whether what was loaded before them is whole.
     pub checks: Box<[u64]>,
 }
+
+/// What is known of a module's code before its functions are read.
+#[derive(Clone, Default, Debug)]
+pub struct ModuleCode<'a> {
+    /// Where the code is.
+    pub code: Range<u64>,
+    /// Addresses that are no variables'.
+    pub constant: &'a [Range<u64>],
+    /// It is the C library, in which fewer idioms count.
+    pub trusted: bool,
+    /// Modules of the same build have the same code.
+    pub build: Option<&'a str>,
+}
+
+/// Where the functions of a module are.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct ModuleFunctions {
+    /// Where they begin, in any order, and not necessarily all.
+    pub starts: Vec<u64>,
+    /// Functions that are followed by something else than the next function.
+    pub followed: Vec<Range<u64>>,
+}
+
+/// Reads where the functions of a module are.
+pub type ReadFunctions = Box<dyn FnOnce() -> ModuleFunctions + Send>;
 
 /// Has findings from where they are kept.
 pub type Recall = Box<dyn FnOnce() -> Vec<Finding> + Send>;

@@ -131,6 +131,13 @@ pub(crate) struct Loaded {
     pub(crate) file: Option<Hidden>,
 }
 
+impl Loaded {
+    /// The file, if its segments show it.
+    pub(crate) fn file(&self) -> Option<&File> {
+        self.file.as_ref().map(Hidden::file)
+    }
+}
+
 /// A program that is ready to run.
 pub(crate) struct Image {
     /// The program first, then its interpreter, if it has one.

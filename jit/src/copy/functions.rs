@@ -24,6 +24,7 @@ mod futexes;
 mod handed;
 mod known;
 mod looks;
+mod modules;
 mod wrappers;
 
 use atomics::Atomics;
@@ -31,6 +32,7 @@ use called::{Beside, Locks};
 use extent::{Extent, MAX_BYTES, decode, first_bytes, has_locked, instructions, read};
 use futexes::futexes;
 use known::Known;
+use modules::Unread;
 use wrappers::{Reached, WRAPPERS};
 
 /// Words that are named by arguments: by which, and at which offset from that.
@@ -39,10 +41,11 @@ type Words = Arc<[(Register, u64)]>;
 /// The functions and the constant data of all modules.
 #[derive(Default)]
 pub(super) struct Functions {
-    /// In ascending order, each once, but for what was added lately.
+    /// In ascending order, each once.
     starts: Vec<u64>,
-    /// How many of them are in order.
-    ordered: usize,
+    /// Modules whose functions are not among them yet, and where the code of each module lies.
+    unread: Vec<Unread>,
+    code: Vec<Range<u64>>,
     /// In ascending order.
     constant: Vec<Range<u64>>,
     /// Where the functions of each module lie, and whether it is a trusted one.
@@ -118,69 +121,9 @@ impl Operation {
 }
 
 impl Functions {
-    /// Adds starts of functions and ranges without variables.
-    pub(super) fn add(
-        &mut self,
-        starts: &[u64],
-        followed: &[Range<u64>],
-        constant: &[Range<u64>],
-        trusted: bool,
-        build: Option<&str>,
-    ) {
-        let ends = starts.iter().min().zip(starts.iter().max());
-        self.known.module(build, (ends, starts.len()), followed, constant, trusted);
-        if let Some((&first, &last)) = ends {
-            self.modules.push((first..last.saturating_add(1), trusted));
-            self.lasts.insert(last);
-            self.atomics.forget(&(first..last.saturating_add(1)));
-            // The ends of functions that were there before are no ends of these.
-            self.followed.retain(|start, _| !(first..=last).contains(start));
-        }
-        self.starts.extend_from_slice(starts);
-        self.followed.extend(followed.iter().map(|function| (function.start, function.end)));
-        self.constant.extend_from_slice(constant);
-        self.constant.sort_unstable_by_key(|range| range.start);
-        if let Some((range, _)) = self.modules.last() {
-            // Of what was there before, nothing is known; the other modules' code is as it was.
-            let range = range.clone();
-            self.found.retain(|start, _| !range.contains(start));
-            self.targets.retain(|target, _| !range.contains(target));
-            self.callees.retain(|start, _| !range.contains(start));
-            self.stubs.retain(|start, _| !range.contains(start));
-            self.operations.retain(|start, _| !range.contains(start));
-            self.locked_words.retain(|(start, _), _| !range.contains(start));
-            self.wrappers.retain(|(start, _), _| !range.contains(start));
-            self.calls_beside.retain(|start, _| !range.contains(start));
-            self.second_looks.retain(|start, _| !range.contains(start));
-            self.pieces.forget();
-            self.yields.clear();
-            self.waits.get_mut().clear();
-            self.written.get_mut().clear();
-        }
-    }
-
-    /// Puts the starts in order, when somebody asks for them: a program of one thread has many
-    /// modules, and asks for none.
-    fn settle(&mut self) {
-        if self.ordered != self.starts.len() {
-            // Not `sort_unstable`: modules come sorted, and merging runs costs less.
-            self.starts.sort();
-            self.starts.dedup();
-            self.ordered = self.starts.len();
-        }
-    }
-
     /// A digest of all that findings depend on besides a function's code; none if that may be any code.
     pub(super) fn surroundings(&self) -> Option<u64> {
         self.known.around()
-    }
-
-    /// What is in this range has changed, if it is code.
-    pub(super) fn changed(&mut self, range: &Range<u64>) {
-        let is_code = |module: &Range<u64>| module.start < range.end && range.start < module.end;
-        if self.modules.iter().any(|(module, _)| is_code(module)) {
-            self.known.mix(range);
-        }
     }
 
     /// What is found may be known: from there, if somebody asks.
@@ -515,7 +458,7 @@ mod tests {
         let extent = |range, ends| Some(Extent { range, ends });
         let mut functions = Functions::default();
         assert_eq!(functions.around(0x1000), None);
-        functions.add(&[0x3000, 0x1000, 0x2000, 0x1000], &[], &[], false, None);
+        functions.with(&[0x3000, 0x1000, 0x2000, 0x1000], &[], &[], false, None);
         functions.settle();
         assert_eq!(functions.around(0xfff), None);
         assert_eq!(functions.around(0x1000), extent(0x1000..0x2000, true));
@@ -523,11 +466,11 @@ mod tests {
         assert_eq!(functions.around(0x2000), extent(0x2000..0x3000, true));
         assert_eq!(functions.around(0x4000), extent(0x3000..0x3000 + MAX_BYTES, false));
         assert_eq!(functions.around(0x3000 + MAX_BYTES), None);
-        functions.add(&[0x8000, 0x7000], &[], &[], false, None);
+        functions.with(&[0x8000, 0x7000], &[], &[], false, None);
         functions.settle();
         assert_eq!(functions.around(0x4000), extent(0x3000..0x7000, false));
         assert_eq!(functions.around(0x7000), extent(0x7000..0x8000, true));
-        functions.add(&[u64::MAX], &[], &[], false, None);
+        functions.with(&[u64::MAX], &[], &[], false, None);
         functions.settle();
         assert_eq!(functions.around(u64::MAX), None);
     }
@@ -550,7 +493,7 @@ mod tests {
         let code = code.leak();
         let starts: Vec<u64> = starts.iter().map(|at| code.as_ptr() as u64 + at).collect();
         let mut functions = Functions::default();
-        functions.add(&starts, &[], &[], false, None);
+        functions.with(&starts, &[], &[], false, None);
         functions.settle();
         (functions, starts)
     }
@@ -584,11 +527,11 @@ mod tests {
             |a| a.nop().unwrap(),
         ]);
         let mut functions = Functions::default();
-        functions.add(&starts[..1], &[], &[], false, None);
-        functions.add(&starts[2..], &[], &[], false, None);
+        functions.with(&starts[..1], &[], &[], false, None);
+        functions.with(&starts[2..], &[], &[], false, None);
         assert_eq!(functions.idioms(starts[0]).expect("known").sites.len(), 0);
         assert_eq!(functions.idioms(starts[1]).expect("known").sites.len(), 0);
-        functions.add(&starts[1..2], &[], &[], false, None);
+        functions.with(&starts[1..2], &[], &[], false, None);
         assert_eq!(functions.idioms(starts[1]).expect("known").sites.len(), 1);
     }
 
@@ -725,7 +668,7 @@ mod tests {
             },
         ]);
         let slot = starts[2] + SLOT;
-        functions.add(&[], &[], std::slice::from_ref(&(slot..slot + 8)), false, None);
+        functions.with(&[], &[], std::slice::from_ref(&(slot..slot + 8)), false, None);
         fill_slot(starts[2], starts[1]);
         assert_eq!(functions.idioms(starts[3]).expect("known").sites.len(), 0);
         functions.forget_code();
@@ -744,7 +687,7 @@ mod tests {
             let bytes = a.assemble(start).expect("what the tests write can be encoded");
             code[..bytes.len()].copy_from_slice(&bytes);
             let mut functions = Functions::default();
-            functions.add(&[start, start + bytes.len() as u64], &[], &[], false, None);
+            functions.with(&[start, start + bytes.len() as u64], &[], &[], false, None);
             let mut caller = CodeAssembler::new(64).expect("64 is a bitness");
             caller.call(start).expect("can be encoded");
             let call = caller.instructions()[0];
@@ -772,7 +715,7 @@ mod tests {
         let extent = |range| Some(Extent { range, ends: true });
         let mut functions = Functions::default();
         let followed = [0x1000..0x1100, 0x9000..0x9010];
-        functions.add(&[0x1000, 0x8000, 0x9000], &followed, &[], false, None);
+        functions.with(&[0x1000, 0x8000, 0x9000], &followed, &[], false, None);
         functions.settle();
         assert_eq!(functions.around(0x10ff), extent(0x1000..0x1100));
         assert_eq!(functions.around(0x1100), None);
@@ -780,7 +723,7 @@ mod tests {
         assert_eq!(functions.around(0x8000), extent(0x8000..0x9000));
         assert_eq!(functions.around(0x900f), extent(0x9000..0x9010), "the last one");
         assert_eq!(functions.around(0x9010), None);
-        functions.add(&[0x1000, 0x1200], &[], &[], false, None);
+        functions.with(&[0x1000, 0x1200], &[], &[], false, None);
         functions.settle();
         assert_eq!(functions.around(0x1100), extent(0x1000..0x1200), "another module's");
     }
@@ -789,7 +732,7 @@ mod tests {
     fn variables() {
         let mut functions = Functions::default();
         assert!(functions.is_variable(0x1000));
-        functions.add(&[], &[], &[0x2000..0x3000, 0x1000..0x1008], false, None);
+        functions.with(&[], &[], &[0x2000..0x3000, 0x1000..0x1008], false, None);
         assert!(functions.is_variable(0xfff));
         assert!(!functions.is_variable(0x1007));
         assert!(functions.is_variable(0x1008));

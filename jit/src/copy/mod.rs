@@ -77,7 +77,7 @@ use crate::{fault, memory};
 use refrain_trace::CodeBlock;
 use refrain_vm::{
     Barrier, Count, Cpu, Engine, EngineConfig, EngineError, FastPath, Finding, LeaveOut, LockRole,
-    OrderedFastPath, ReadAtomics, Recall, RecordingCpu, RecordingEngine,
+    ModuleCode, OrderedFastPath, ReadAtomics, ReadFunctions, Recall, RecordingCpu, RecordingEngine,
 };
 use std::fs::File;
 use std::ops::Range;
@@ -246,15 +246,8 @@ impl RecordingEngine for CopyEngine {
         self.shared.lock().functions.lock_role(pc, role);
     }
 
-    fn functions(
-        &self,
-        starts: &[u64],
-        followed: &[Range<u64>],
-        constant: &[Range<u64>],
-        trusted: bool,
-        build: Option<&str>,
-    ) {
-        self.shared.lock().functions.add(starts, followed, constant, trusted, build);
+    fn functions(&self, module: &ModuleCode<'_>, read: ReadFunctions) {
+        self.shared.lock().functions.add(module, read);
     }
 
     fn atomics(&self, module: Range<u64>, digest: u64, read: ReadAtomics) {

@@ -77,18 +77,18 @@ impl Translator {
             return None;
         }
         let (memory, code) = (&self.memory, self.memory.range());
-        memory.prepare(code.start..end.hot.next_multiple_of(STEP).min(end.chunk));
-        memory.prepare(end.chunk..code.end);
-        let read = |range, read: Reader| {
+        let read = |prepared, range, read: Reader| {
+            memory.prepare(prepared);
             // SAFETY: the ranges are free parts of the code memory that do not overlap; no translated code
             // leads there, and nobody else writes there: the translator is locked.
             unsafe { memory.with_bytes(range, |bytes| read(bytes).then(|| check(bytes))) }
         };
         let now = self.extent();
         let (of_hot, of_cold) = (now.hot..end.hot, end.chunk..now.chunk);
+        let with_room = code.start..end.hot.next_multiple_of(STEP).min(end.chunk);
         thread::scope(|scope| {
-            let hot = scope.spawn(|| read(of_hot, hot));
-            let cold = read(of_cold, cold)?;
+            let hot = scope.spawn(|| read(with_room, of_hot, hot));
+            let cold = read(end.chunk..code.end, of_cold, cold)?;
             Some([hot.join().ok()??, cold])
         })
     }

@@ -286,7 +286,7 @@ impl super::machine::Machine {
         self.once.lock().unwrap_or_else(PoisonError::into_inner).clear();
         self.initial_sp.store(image.entry.rsp, Ordering::SeqCst);
         for file in &image.files {
-            self.register_module(&file.path, &file.elf, file.bias);
+            self.register_module(&file.path, &file.elf, file.bias, file.file());
         }
     }
 }

@@ -14,7 +14,7 @@ use super::signals::Signals;
 use super::{Follow, LearnedSites, OrderOf, Warn};
 use crate::common::recorded::Common;
 use crate::elf::{Elf, Extents};
-use crate::engine::RecordingEngine;
+use crate::engine::{ModuleCode, ModuleFunctions, ReadFunctions, RecordingEngine};
 use crate::hooks::{self, Hook, HookMap};
 use crate::kick::{self, Attention};
 use crate::loader::Command;
@@ -353,8 +353,9 @@ impl Machine {
         threads.all[only.index()].kernel_id = kernel_id;
     }
 
-    /// A module was mapped: notes it in the trace and hooks the library functions it defines.
-    pub(crate) fn register_module(&self, path: &Path, elf: &Elf, bias: u64) {
+    /// A module was mapped, from this file if that is open: notes it in the trace and hooks the library
+    /// functions it defines.
+    pub(crate) fn register_module(&self, path: &Path, elf: &Elf, bias: u64, file: Option<&File>) {
         let mut found: Vec<(u64, &'static Hook)> = Vec::new();
         if defines_synchronization(path) || elf.interpreter.is_none() && is_static_program(elf) {
             elf.functions(|name, address| {
@@ -389,21 +390,17 @@ impl Machine {
         }
         *self.hooks.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(map);
 
-        let at = |address: u64| bias.wrapping_add(address);
-        let Extents { mut starts, followed } = elf.extents();
-        starts.iter_mut().for_each(|start| *start = at(*start));
-        let followed: Vec<Range<u64>> =
-            followed.into_iter().map(|it| at(it.start)..at(it.end)).collect();
-        let constant: Vec<Range<u64>> = elf
-            .constant()
-            .into_iter()
-            .map(|(start, end)| bias.wrapping_add(start)..bias.wrapping_add(end))
-            .collect();
-        let trusted = defines_synchronization(path);
-        self.engine.functions(&starts, &followed, &constant, trusted, elf.build());
+        let at = move |address: u64| bias.wrapping_add(address);
+        let range = |start, end| at(start)..at(end);
+        let constant: Vec<Range<u64>> =
+            elf.constant().into_iter().map(|(start, end)| range(start, end)).collect();
+        let (start, end) = elf.code_span();
+        let (code, trusted) = (range(start, end), defines_synchronization(path));
+        let module = ModuleCode { code, constant: &constant, trusted, build: elf.build() };
+        self.engine.functions(&module, functions_of(elf, bias, file));
         self.tell_atomics(path, elf, bias);
         let (start, end) = elf.span();
-        let place = bias.wrapping_add(start)..bias.wrapping_add(end);
+        let place = range(start, end);
         let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
         places.push((place, bias, path.to_owned()));
         drop(places);
@@ -411,8 +408,8 @@ impl Machine {
             path: path.to_string_lossy().into_owned(),
             build_id: elf.build_id.clone(),
             bias,
-            start: bias.wrapping_add(start),
-            end: bias.wrapping_add(end),
+            start: at(start),
+            end: at(end),
             hooks: found.iter().map(|&(pc, hook)| (pc, hook.name.to_owned())).collect(),
             constant: constant.iter().map(|range| (range.start, range.end)).collect(),
         };
@@ -663,6 +660,24 @@ impl Machine {
 
     fn threads(&self) -> MutexGuard<'_, Threads> {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Reads where the functions of a module are. They may be asked for much later, or never.
+fn functions_of(elf: &Elf, bias: u64, file: Option<&File>) -> ReadFunctions {
+    let at = move |address: u64| bias.wrapping_add(address);
+    let placed = move |Extents { starts, followed }: Extents| ModuleFunctions {
+        starts: starts.into_iter().map(at).collect(),
+        followed: followed.into_iter().map(|it| at(it.start)..at(it.end)).collect(),
+    };
+    match file.map(Hidden::copy) {
+        Some(Ok(file)) => Box::new(move || {
+            placed(Elf::of_library(file).map(|elf| elf.extents()).unwrap_or_default())
+        }),
+        _ => {
+            let functions = placed(elf.extents());
+            Box::new(|| functions)
+        }
     }
 }
 

@@ -228,7 +228,7 @@ impl GuestThread {
         };
         if let Some(elf) = elf {
             let bias = address.wrapping_sub(elf.span().0);
-            self.machine.register_module(path_of(fd).as_ref(), &elf, bias);
+            self.machine.register_module(path_of(fd).as_ref(), &elf, bias, Some(file));
         }
     }
 }

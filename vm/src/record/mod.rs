@@ -185,7 +185,7 @@ pub fn record(options: RecordOptions, engine: Arc<dyn RecordingEngine>) -> Resul
     *machine.loaded.lock().unwrap_or_else(PoisonError::into_inner) = itself::loaded(&image);
     host::show_arguments(&image.strings, image.entry.rsp);
     for file in &image.files {
-        machine.register_module(&file.path, &file.elf, file.bias);
+        machine.register_module(&file.path, &file.elf, file.bias, file.file());
     }
     machine.signals.inherit(&ignored, blocked);
     outside::watch_signals(machine.clone()).map_err(Error::host("cannot start a thread"))?;

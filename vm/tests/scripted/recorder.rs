@@ -3,8 +3,8 @@
 use super::{Script, Step, Thread};
 use refrain_trace::CodeBlock;
 use refrain_vm::{
-    Context, Cpu, Engine, EngineError, Exit, Fault, Finding, Interrupt, LockRole, Mode,
-    ReadAtomics, Recall, RecordingCpu, RecordingEngine, reg,
+    Context, Cpu, Engine, EngineError, Exit, Fault, Finding, Interrupt, LockRole, Mode, ModuleCode,
+    ReadAtomics, ReadFunctions, Recall, RecordingCpu, RecordingEngine, reg,
 };
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -51,7 +51,7 @@ impl Engine for Recorder {
 }
 
 impl RecordingEngine for Recorder {
-    fn functions(&self, _: &[u64], _: &[Range<u64>], _: &[Range<u64>], _: bool, _: Option<&str>) {}
+    fn functions(&self, _: &ModuleCode<'_>, _: ReadFunctions) {}
 
     fn atomics(&self, _: Range<u64>, _: u64, _: ReadAtomics) {}
 

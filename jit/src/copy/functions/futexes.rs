@@ -53,7 +53,7 @@ mod tests {
             [true, false].map(|trusted| {
                 let (_, starts) = write_functions(&[release]);
                 let mut functions = Functions::default();
-                functions.add(&starts, &[], &[], trusted, None);
+                functions.with(&starts, &[], &[], trusted, None);
                 functions.idioms(starts[0]).expect("known").sites.len()
             })
         };

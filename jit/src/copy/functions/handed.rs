@@ -272,7 +272,7 @@ mod tests {
         let slot = starts[1] + SLOT;
         fill_slot(starts[1], starts[0]);
         assert_eq!(functions.idioms(starts[2]).expect("known").sites.len(), 0, "a variable");
-        functions.add(&[], &[], std::slice::from_ref(&(slot..slot + 8)), false, None);
+        functions.with(&[], &[], std::slice::from_ref(&(slot..slot + 8)), false, None);
         functions.forget_code();
         assert_eq!(functions.idioms(starts[2]).expect("known").sites.len(), 1);
     }

@@ -50,17 +50,16 @@ impl Default for Known {
 }
 
 impl Known {
-    /// There is one more module: where its first and its last function are, and how many it has.
+    /// There is one more module. (Where its functions are, its build and its place say.)
     pub(super) fn module(
         &mut self,
         build: Option<&str>,
-        (ends, functions): (Option<(&u64, &u64)>, usize),
-        followed: &[Range<u64>],
+        code: &Range<u64>,
         constant: &[Range<u64>],
         trusted: bool,
     ) {
         match build {
-            Some(build) => self.mix((build, ends, functions, followed, constant, trusted)),
+            Some(build) => self.mix((build, code, constant, trusted)),
             None => self.around = None,
         }
     }
@@ -443,7 +442,7 @@ mod tests {
             fill_slot(starts[0] + slot(number) as u64 - SLOT, to);
         }
         let mut known = Functions::default();
-        known.add(&starts, &[], &[], false, MODULE);
+        known.with(&starts, &[], &[], false, MODULE);
         known.hook(starts[1]);
         let mut found = Vec::new();
         for &start in &starts[..starts.len() - 1] {
@@ -474,7 +473,7 @@ mod tests {
             a.ret().unwrap();
         });
         let mut trusted = Functions::default();
-        trusted.add(&starts, &[], &[], true, MODULE);
+        trusted.with(&starts, &[], &[], true, MODULE);
         for &start in &starts[..2] {
             let idioms = trusted.idioms(start).expect("known");
             assert_eq!(*idioms.sites, [start]);
@@ -488,7 +487,7 @@ mod tests {
             a.ret().unwrap();
         });
         let mut variables = Functions::default();
-        variables.add(&starts, &[], &[], false, MODULE);
+        variables.with(&starts, &[], &[], false, MODULE);
         assert_eq!(*variables.idioms(starts[1]).expect("known").sites, [starts[1]]);
         found.push([vec![], vec![0], vec![]]);
         // Who waits keeps what it has seen.
@@ -503,7 +502,7 @@ mod tests {
             a.ret().unwrap();
         });
         let mut waits = Functions::default();
-        waits.add(&starts, &[], &[], false, MODULE);
+        waits.with(&starts, &[], &[], false, MODULE);
         assert_eq!(*waits.idioms(starts[0]).expect("known").polls, [starts[0]]);
         found.push([vec![0], vec![], vec![]]);
         // A function that loads a word.
@@ -512,7 +511,7 @@ mod tests {
             a.ret().unwrap();
         });
         let mut words = Functions::default();
-        words.add(&loads, &[], &[], false, MODULE);
+        words.with(&loads, &[], &[], false, MODULE);
         assert_eq!(*words.idioms(loads[0]).expect("known").sites, [loads[0]]);
         found.push([vec![], vec![0], vec![]]);
         // A function that looks at data and at a flag behind a call that takes a lock.
@@ -525,7 +524,7 @@ mod tests {
             a.ret().unwrap();
         });
         let mut locks = Functions::default();
-        locks.add(&starts, &[], &[], false, MODULE);
+        locks.with(&starts, &[], &[], false, MODULE);
         locks.hook(starts[0]);
         locks.lock_role(starts[0], LockRole::Takes);
         let sites = locks.idioms(starts[1]).expect("known").sites.clone();
@@ -556,7 +555,7 @@ mod tests {
     /// What an earlier recording says that it has found, another site than there is, so that it shows.
     fn found_before(starts: &[u64]) -> Vec<Finding> {
         let mut functions = Functions::default();
-        functions.add(starts, &[], &[], false, MODULE);
+        functions.with(starts, &[], &[], false, MODULE);
         assert_eq!(functions.idioms(starts[0]).expect("known").sites.len(), 1);
         assert_eq!(functions.idioms(starts[1]).expect("known").sites.len(), 0);
         let mut findings = functions.findings().expect("all is new");
@@ -569,7 +568,7 @@ mod tests {
     fn what_was_found_is_not_looked_for() {
         let starts = two();
         let mut functions = recalling(found_before(&starts));
-        functions.add(&starts, &[], &[], false, MODULE);
+        functions.with(&starts, &[], &[], false, MODULE);
         assert_eq!(functions.idioms(starts[0]).expect("known").sites.len(), 2);
         assert_eq!(functions.findings(), None, "nothing is new");
         functions.forget_code();
@@ -582,7 +581,7 @@ mod tests {
         let starts = two();
         let last = || {
             let mut functions = Functions::default();
-            functions.add(&starts[..1], &[], &[], false, MODULE);
+            functions.with(&starts[..1], &[], &[], false, MODULE);
             functions
         };
         let mut before = last();
@@ -596,7 +595,7 @@ mod tests {
         );
         findings[0].sites = [starts[0], starts[0] + 1].into();
         let mut after = recalling(findings);
-        after.add(&starts[..1], &[], &[], false, MODULE);
+        after.with(&starts[..1], &[], &[], false, MODULE);
         assert_eq!(after.idioms(starts[0]).expect("known").sites.len(), 2);
         assert_eq!(after.findings(), None, "nothing is new");
     }
@@ -611,7 +610,7 @@ mod tests {
             let mut findings = findings.clone();
             change(&mut findings[0]);
             let mut functions = recalling(findings);
-            functions.add(&starts, &[], &[], false, MODULE);
+            functions.with(&starts, &[], &[], false, MODULE);
             functions
         };
         assert_eq!(sites(&mut with(&|_| ())), 2);
@@ -626,9 +625,9 @@ mod tests {
         changed.changed(&(starts[1]..starts[1] + 1));
         assert_eq!(sites(&mut changed), 1, "changed code");
         let mut beside = with(&|_| ());
-        beside.add(&[0x1000], &[], &[], false, Some("another build"));
+        beside.with(&[0x1000], &[], &[], false, Some("another build"));
         assert_eq!(sites(&mut beside), 1, "another module");
-        beside.add(&[0x2000], &[], &[], false, None);
+        beside.with(&[0x2000], &[], &[], false, None);
         beside.forget_code();
         assert_eq!(beside.findings().map(|it| it.len()), Some(3));
         beside.idioms(starts[1]).expect("known");

@@ -180,7 +180,7 @@ mod tests {
     fn found(function: fn(&mut CodeAssembler)) -> usize {
         let (_, starts) = write_functions(&[make, function]);
         let mut functions = Functions::default();
-        functions.add(&starts, &[], &[], true, None);
+        functions.with(&starts, &[], &[], true, None);
         functions.idioms(starts[1]).expect("known").sites.len()
     }
 

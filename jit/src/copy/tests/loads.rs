@@ -1,6 +1,6 @@
 //! Plain loads that are watched.
 
-use super::{CopyEngine, Guest, ROOM, engine, run};
+use super::{CopyEngine, Guest, ROOM, engine, run, with_functions};
 use iced_x86::code_asm::*;
 use refrain_vm::{
     Context, Count, Cpu, Engine, EngineConfig, Exit, Fault, Mode, OrderedKind, RecordingEngine, reg,
@@ -27,7 +27,7 @@ fn function(config: EngineConfig, write: impl FnOnce(&mut CodeAssembler)) -> (Gu
         a.syscall().unwrap();
     });
     let engine = engine(config);
-    engine.functions(&[guest.code], &[], &[], false, None);
+    with_functions(&engine, &[guest.code], &[]);
     engine.several_threads();
     (guest, engine)
 }
@@ -115,7 +115,7 @@ fn nothing_is_disturbed() {
             assert_eq!(run(&plain, &mut expected), Exit::Syscall);
             let engine = engine(EngineConfig { count, ..ordering() });
             if known {
-                engine.functions(&[guest.code], &[], &[], false, None);
+                with_functions(&engine, &[guest.code], &[]);
             }
             engine.several_threads();
             let seen = loads(&guest, &engine, &mut context);
@@ -149,7 +149,7 @@ fn ip_relative_operands() {
         guest.put(start + 13, &[9, 0x0f, 0x05]);
         guest.put(word, &9_u64.to_le_bytes());
         let engine = engine(ordering());
-        engine.functions(&[guest.code], &[], &[], false, None);
+        with_functions(&engine, &[guest.code], &[]);
         engine.several_threads();
         for _ in 0..2 {
             let mut context = context_for_loads(&guest);
@@ -189,7 +189,7 @@ fn what_is_no_candidate() {
 fn functions_without_locked_instructions() {
     let write = |a: &mut CodeAssembler| a.mov(rax, qword_ptr(rdi)).unwrap();
     let (guest, engine) = function(ordering(), write);
-    engine.functions(&[guest.code + LOADS], &[], &[], false, None);
+    with_functions(&engine, &[guest.code + LOADS], &[]);
     assert_eq!(loads(&guest, &engine, &mut context_for_loads(&guest)), []);
 
     let (guest, _) = function(ordering(), write);
@@ -212,7 +212,7 @@ fn functions_end() {
         a.ret().unwrap();
         a.lock().inc(qword_ptr(rdi)).unwrap();
     });
-    engine.functions(&[guest.code + LOADS], &[], &[], false, None);
+    with_functions(&engine, &[guest.code + LOADS], &[]);
     assert_eq!(loads(&guest, &engine, &mut context_for_loads(&guest)), []);
 }
 
@@ -262,7 +262,7 @@ fn recorded_loads() {
         a.lock().inc(qword_ptr(rdi)).unwrap();
     });
     let engine = engine(EngineConfig { watched, count: Count::Instructions, ..ordering() });
-    engine.functions(&[code.code], &[], &[], false, None);
+    with_functions(&engine, &[code.code], &[]);
     engine.several_threads();
     let mut cpu = engine.attach().unwrap();
     for _ in 0..2 {
@@ -312,7 +312,7 @@ fn pushes_of_memory_are_loads() {
         a.syscall().unwrap();
     });
     let engine = engine(EngineConfig { watched, count: Count::Instructions, ..ordering() });
-    engine.functions(&[code.code], &[], &[], false, None);
+    with_functions(&engine, &[code.code], &[]);
     engine.several_threads();
     let mut cpu = engine.attach().unwrap();
     let mut context = context_for_loads(&code);
@@ -368,13 +368,8 @@ fn polled_words_and_variables() {
     }
     let engine = engine(ordering());
     let constants = guest.data + 0x10_000..guest.data + 0x10_200;
-    engine.functions(
-        &[guest.code, variable, constant],
-        &[],
-        std::slice::from_ref(&constants),
-        false,
-        None,
-    );
+    let starts = [guest.code, variable, constant];
+    with_functions(&engine, &starts, std::slice::from_ref(&constants));
     engine.several_threads();
     let mut cpu = engine.attach().unwrap();
     let mut context = guest.context();
@@ -403,7 +398,7 @@ fn polled_words_and_variables() {
 fn one_thread_is_not_watched() {
     let (guest, _) = function(ordering(), |a| a.mov(rax, qword_ptr(rdi)).unwrap());
     let engine = engine(ordering());
-    engine.functions(&[guest.code], &[], &[], false, None);
+    with_functions(&engine, &[guest.code], &[]);
     let mut cpu = engine.attach().unwrap();
     for offset in [0, LOADS] {
         let mut context = context_for_loads(&guest);
@@ -428,7 +423,7 @@ fn learned_sites() {
         a.syscall().unwrap();
     });
     let engine = engine(ordering());
-    engine.functions(&[guest.code], &[], &[], false, None);
+    with_functions(&engine, &[guest.code], &[]);
     engine.watch(&[guest.code, store, fill]);
     engine.several_threads();
     let mut cpu = engine.attach().unwrap();
@@ -453,7 +448,7 @@ fn learned_looks_at_limits() {
         a.syscall().unwrap();
     });
     let engine = engine(ordering());
-    engine.functions(&[guest.code], &[], &[], false, None);
+    with_functions(&engine, &[guest.code], &[]);
     engine.watch(&[guest.code]);
     engine.several_threads();
     let mut cpu = engine.attach().unwrap();

@@ -16,7 +16,10 @@ mod threads;
 use super::{CopyEngine, NAME};
 use iced_x86::code_asm::CodeAssembler;
 use iced_x86::{Decoder, Instruction};
-use refrain_vm::{Context, Engine, EngineConfig, Exit, Mode, reg};
+use refrain_vm::{
+    Context, Engine, EngineConfig, Exit, Mode, ModuleCode, ModuleFunctions, RecordingEngine, reg,
+};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of a test's code, and of its data and stack.
@@ -30,6 +33,15 @@ pub(super) fn assembled(write: impl FnOnce(&mut CodeAssembler)) -> Vec<Instructi
     write(&mut a);
     let bytes = a.assemble(0x1000).expect("what the tests write can be encoded");
     Decoder::with_ip(64, &bytes, 0x1000, 0).iter().collect()
+}
+
+/// Tells the engine of a module with functions that begin there.
+fn with_functions(engine: &CopyEngine, starts: &[u64], constant: &[Range<u64>]) {
+    let starts = starts.to_vec();
+    let code = starts[0]..starts[0] + ROOM;
+    let module = ModuleCode { code, constant, ..ModuleCode::default() };
+    let read = || ModuleFunctions { starts, followed: Vec::new() };
+    engine.functions(&module, Box::new(read));
 }
 
 /// Guest memory of one test: code at `code`, data at `data`, a stack that ends at `stack`.

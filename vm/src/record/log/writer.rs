@@ -26,7 +26,7 @@ const ROUND: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 50 });
 /// The first one comes sooner, and so does each one after a round that had many pages to write; otherwise
 /// each pause is twice as long as the one before it. So the writer does most of what a short
 /// program takes while that runs.
-const FIRST_ROUND: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 6 });
+const FIRST_ROUND: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 3 });
 /// Bytes of pages that are much.
 const MUCH: u64 = 128 << 10;
 /// From a round to the next, if a thread was busy in the first.

@@ -111,7 +111,7 @@ mod tests {
         }
         let (mut functions, own) = write_functions(&[take, jump_through_slot, call]);
         let (_, foreign) = write_functions(&[take]);
-        functions.add(&foreign, &[], &[], false, None);
+        functions.with(&foreign, &[], &[], false, None);
         functions.settle();
         fill_slot(own[1], foreign[0]);
         assert_eq!(functions.idioms(own[2]).expect("known").sites.len(), 1);
