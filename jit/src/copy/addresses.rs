@@ -49,8 +49,8 @@ enum Way {
     /// From a stack slot that a single instruction writes, with something else.
     Once,
     /// From a stack slot of the compiler's own: one that a single instruction writes, with a
-    /// constant, or with what comes from another slot or of an addition, or that the next instruction
-    /// alone reads.
+    /// constant, or with what comes from another slot or of an addition, or in which an address is only
+    /// handed on.
     Kept,
 }
 
@@ -439,6 +439,13 @@ impl Pass {
                 let address = self.register(instruction.op0_register())?;
                 Some(address.plus(instruction.immediate(1)))
             }
+            // To subtract -128 is shorter than to add 128.
+            Sub_rm64_imm8 | Sub_rm64_imm32 | Sub_RAX_imm32
+                if to_register && (instruction.immediate(1) as i64) < 0 =>
+            {
+                let address = self.register(instruction.op0_register())?;
+                Some(address.plus(instruction.immediate(1).wrapping_neg()))
+            }
             Add_r64_rm64 | Add_rm64_r64
                 if to_register && instruction.op1_kind() == OpKind::Register =>
             {
@@ -451,8 +458,9 @@ impl Pass {
     }
 }
 
-/// The slots of a function with a frame pointer that one instruction writes, and no other instruction
-/// than the next one names: compilers keep the address of an atomic variable so.
+/// The slots of a function with a frame pointer that one instruction writes and one other names: the next
+/// instruction, or any if an order of memory is stored behind the write. Compilers keep the address of an
+/// atomic variable so, and make the second out of what C++'s library inlines (`load(std::memory_order)`).
 fn handed_on(code: &[Instruction]) -> BTreeSet<u64> {
     let mut uses: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
     for (at, instruction) in code.iter().enumerate() {
@@ -462,15 +470,29 @@ fn handed_on(code: &[Instruction]) -> BTreeSet<u64> {
     }
     let is_handed_on = |uses: &[usize]| match *uses {
         [write, read] => {
-            let (write, read) = (&code[write], (read == write + 1).then(|| &code[read]));
-            write.code() == Code::Mov_rm64_r64
-                && read.is_some_and(|read| {
-                    read.code() == Code::Mov_r64_rm64 && read.op0_kind() == OpKind::Register
-                })
+            let is_handed_on = read == write + 1 || is_order_stored(&code[write + 1..]);
+            let (write, read) = (&code[write], &code[read]);
+            is_handed_on
+                && write.code() == Code::Mov_rm64_r64
+                && read.code() == Code::Mov_r64_rm64
+                && read.op0_kind() == OpKind::Register
         }
         _ => false,
     };
     uses.into_iter().filter(|(_, uses)| is_handed_on(uses)).map(|(slot, _)| slot).collect()
+}
+
+/// Whether the code begins by storing an order of memory into a slot, at most behind a value that an atomic
+/// operation stores.
+fn is_order_stored(code: &[Instruction]) -> bool {
+    const LAST: u64 = 5;
+    let is_slot = |i: &&Instruction| {
+        i.mnemonic() == Mnemonic::Mov
+            && i.op0_kind() == OpKind::Memory
+            && slot(i, Register::RBP).is_some()
+    };
+    let is_order = |i: &Instruction| i.code() == Code::Mov_rm32_imm32 && i.immediate(1) <= LAST;
+    code.iter().take(2).take_while(is_slot).any(is_order)
 }
 
 /// Whether a function looks as if nobody had optimised it: it has a frame pointer, and a quarter of its

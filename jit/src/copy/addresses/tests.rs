@@ -148,6 +148,57 @@ fn addresses_that_are_handed_on() {
     assert!(!kept(true), "a variable of the program's");
 }
 
+/// As gcc inlines `table[i].load(memory_order_acquire)` and `entry->word.store(value, memory_order_release)`
+/// without optimisation: it computes the order after it has stored the address.
+#[test]
+fn addresses_beside_an_order_of_memory() {
+    let kept = |order: u32, value: bool, again: bool| {
+        let found = operands(|a| {
+            frame(a);
+            a.mov(qword_ptr(rbp - 0x18), rdi).unwrap();
+            a.mov(rax, qword_ptr(rbp - 0x18)).unwrap();
+            a.add(rax, rdx).unwrap();
+            a.mov(qword_ptr(rbp - 0x20), rax).unwrap();
+            if value {
+                a.mov(dword_ptr(rbp - 0x24), esi).unwrap();
+            }
+            a.mov(dword_ptr(rbp - 0x28), order).unwrap();
+            a.mov(eax, dword_ptr(rbp - 0x28)).unwrap();
+            a.mov(esi, 0xffff).unwrap();
+            a.mov(edi, eax).unwrap();
+            a.call(0x5000).unwrap();
+            a.mov(rax, qword_ptr(rbp - 0x20)).unwrap();
+            a.mov(eax, dword_ptr(rax)).unwrap();
+            if again {
+                a.mov(rax, qword_ptr(rbp - 0x20)).unwrap();
+            }
+        });
+        found.into_iter().any(SymbolicAddress::is_kept)
+    };
+    assert!(kept(2, false, false) && kept(5, true, false));
+    assert!(!kept(6, false, false), "there is no such order");
+    assert!(!kept(2, false, true), "a variable of the program's");
+}
+
+/// Compilers subtract -128, which is shorter than to add 128.
+#[test]
+fn fields_at_128_bytes() {
+    let found = operands(|a| {
+        frame(a);
+        a.mov(qword_ptr(rbp - 8), rdi).unwrap();
+        a.mov(rax, qword_ptr(rbp - 8)).unwrap();
+        a.sub(rax, -128).unwrap();
+        a.mov(qword_ptr(rbp - 16), rax).unwrap();
+        a.call(0x5000).unwrap();
+        a.mov(rax, qword_ptr(rbp - 16)).unwrap();
+        a.mov(eax, dword_ptr(rax)).unwrap();
+        a.mov(rcx, qword_ptr(rbp - 8)).unwrap();
+        a.mov(eax, dword_ptr(rcx + 128)).unwrap();
+    });
+    let [through_slot, field] = found[..] else { panic!("{found:?}") };
+    assert!(through_slot.is_kept() && through_slot.is_same(field), "{found:?}");
+}
+
 /// As compilers look at a word once before the loop that polls it.
 #[test]
 fn sums() {
