@@ -25,8 +25,11 @@ enum Mark {
     Name(&'static str),
 }
 
-const RUNTIMES: [(Mark, &str); 8] = [
+const RUNTIMES: [(Mark, &str); 10] = [
     (Mark::Section(".go.buildinfo"), "Go"),
+    // Some programs are built without that, and none without its table of functions.
+    (Mark::Section(".gopclntab"), "Go"),
+    (Mark::Section(".data.rel.ro.gopclntab"), "Go"),
     (Mark::Name("libjli.so"), "Java"),
     (Mark::Name("libnode.so"), "Node"),
     (Mark::Name("_ZN2v87Isolate3New"), "V8"),
@@ -99,7 +102,9 @@ mod tests {
         assert_eq!(told(b"\0malloc\0call_into_lisp\0"), Some("SBCL"));
         assert_eq!(told(b"\0scm_boot_guile\0scm_shell\0"), Some("Guile"));
         assert_eq!(told(b"\0scm_boot_guile\0"), None, "a program that a user may extend");
-        assert_eq!(first(&RUNTIMES, |name| name == ".go.buildinfo", b""), Some("Go"));
+        for section in [".go.buildinfo", ".gopclntab", ".data.rel.ro.gopclntab"] {
+            assert_eq!(first(&RUNTIMES, |name| name == section, b""), Some("Go"));
+        }
     }
 
     #[test]
