@@ -481,9 +481,9 @@ pub(super) unsafe extern "sysv64" fn leave() {
 /// where to go on if it succeeds, and `scratch` holds the [`Desc`] of the exit if it declines.
 ///
 /// The function runs on the host's stack, so that nothing of the host's stays on the guest's. All
-/// integer registers but rax are put back. At a function's entry the psABI promises nothing of
-/// the flags and, where no argument is a floating-point number, of the vector registers: those
-/// are left as the function leaves them.
+/// integer registers but rax are put back, and the vector registers up to their low 16 bytes: a program may
+/// keep what a call leaves in them. (V8 saves all registers on the stack, and its collector searches that for
+/// pointers.) The flags are left as the function leaves them.
 ///
 /// # Safety
 /// Translated code alone comes here, by jumps, in the state that is described above.
@@ -502,9 +502,43 @@ pub(super) unsafe extern "sysv64" fn call_fast_path() {
         "push r10",
         "push r11",
         "push rcx",
+        "sub rsp, 0x100",
+        "movaps [rsp + 0x00], xmm0",
+        "movaps [rsp + 0x10], xmm1",
+        "movaps [rsp + 0x20], xmm2",
+        "movaps [rsp + 0x30], xmm3",
+        "movaps [rsp + 0x40], xmm4",
+        "movaps [rsp + 0x50], xmm5",
+        "movaps [rsp + 0x60], xmm6",
+        "movaps [rsp + 0x70], xmm7",
+        "movaps [rsp + 0x80], xmm8",
+        "movaps [rsp + 0x90], xmm9",
+        "movaps [rsp + 0xa0], xmm10",
+        "movaps [rsp + 0xb0], xmm11",
+        "movaps [rsp + 0xc0], xmm12",
+        "movaps [rsp + 0xd0], xmm13",
+        "movaps [rsp + 0xe0], xmm14",
+        "movaps [rsp + 0xf0], xmm15",
         "mov rsi, gs:[{target}]",
         "mov rdx, gs:[{fast_path_data}]",
         "call rcx",
+        "movaps xmm0, [rsp + 0x00]",
+        "movaps xmm1, [rsp + 0x10]",
+        "movaps xmm2, [rsp + 0x20]",
+        "movaps xmm3, [rsp + 0x30]",
+        "movaps xmm4, [rsp + 0x40]",
+        "movaps xmm5, [rsp + 0x50]",
+        "movaps xmm6, [rsp + 0x60]",
+        "movaps xmm7, [rsp + 0x70]",
+        "movaps xmm8, [rsp + 0x80]",
+        "movaps xmm9, [rsp + 0x90]",
+        "movaps xmm10, [rsp + 0xa0]",
+        "movaps xmm11, [rsp + 0xb0]",
+        "movaps xmm12, [rsp + 0xc0]",
+        "movaps xmm13, [rsp + 0xd0]",
+        "movaps xmm14, [rsp + 0xe0]",
+        "movaps xmm15, [rsp + 0xf0]",
+        "add rsp, 0x100",
         "pop rcx",
         "pop r11",
         "pop r10",

@@ -56,6 +56,14 @@ fn fast_path_functions() {
         let seen = unsafe { &mut *(data as *mut Seen) };
         seen.calls += 1;
         seen.stack = stack;
+        // As compilers use vector registers to copy with.
+        // SAFETY: the registers are said to be clobbered.
+        unsafe {
+            std::arch::asm!(
+                "pcmpeqd xmm0, xmm0", "pcmpeqd xmm7, xmm7", "pcmpeqd xmm15, xmm15",
+                out("xmm0") _, out("xmm7") _, out("xmm15") _,
+            );
+        }
         if argument == 3 { -1 } else { argument as i64 * 10 }
     }
     let guest = Guest::new();
@@ -84,8 +92,10 @@ fn fast_path_functions() {
     for index in (1..16).filter(|&index| index != reg::RSP) {
         context.gpr[index] = 100 + index as u64;
     }
+    context.xmm = std::array::from_fn(|index| [index as u64 + 1, !(index as u64)]);
     let before = context.clone();
     assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Hook);
+    assert_eq!(context.xmm, before.xmm, "where the function declines");
     assert_eq!(context.rip, function);
     assert_eq!((context.gpr[reg::RDI], context.gpr[reg::RBX]), (3, 30));
     assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall);
@@ -95,6 +105,7 @@ fn fast_path_functions() {
     for index in (0..16).filter(|index| !changed.contains(index)) {
         assert_eq!(context.gpr[index], before.gpr[index], "register {index}");
     }
+    assert_eq!(context.xmm, before.xmm);
 }
 
 #[test]
