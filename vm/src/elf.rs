@@ -123,7 +123,7 @@ impl Elf {
     }
 
     /// The segments that hold its code.
-    fn code(&self) -> impl Iterator<Item = &Segment> {
+    fn code(&self) -> impl Iterator<Item = &Segment> + Clone {
         self.segments.iter().filter(|segment| segment.prot & libc::PROT_EXEC != 0)
     }
 
@@ -236,18 +236,14 @@ impl Elf {
         (&self.data).read_bytes_at(offset, len).ok()
     }
 
-    /// First and last (exclusive) virtual address of its code.
+    /// Where its code lies: first and last (exclusive) virtual address.
     pub(crate) fn code_span(&self) -> (u64, u64) {
-        let start = self.code().map(|segment| segment.vaddr).min();
-        let end = self.code().map(|segment| segment.vaddr.saturating_add(segment.mem_size)).max();
-        (start.unwrap_or(0), end.unwrap_or(0))
+        span(self.code())
     }
 
-    /// First and last (exclusive) virtual address, page-aligned.
+    /// Where the whole lies: first and last (exclusive) virtual address, page-aligned.
     pub(crate) fn span(&self) -> (u64, u64) {
-        let start = self.segments.iter().map(|s| s.vaddr).min().unwrap_or(0);
-        let end =
-            self.segments.iter().map(|s| s.vaddr.saturating_add(s.mem_size)).max().unwrap_or(0);
+        let (start, end) = span(self.segments.iter());
         (crate::memory::page_down(start), crate::memory::page_up(end))
     }
 
@@ -343,6 +339,13 @@ impl Elf {
             }
         }
     }
+}
+
+/// First and last (exclusive) virtual address of segments.
+fn span<'a>(segments: impl Iterator<Item = &'a Segment> + Clone) -> (u64, u64) {
+    let start = segments.clone().map(|segment| segment.vaddr).min();
+    let end = segments.map(|segment| segment.vaddr.saturating_add(segment.mem_size)).max();
+    (start.unwrap_or(0), end.unwrap_or(0))
 }
 
 fn not_executable(path: &Path, why: &str) -> Error {

@@ -459,7 +459,6 @@ mod tests {
         let mut functions = Functions::default();
         assert_eq!(functions.around(0x1000), None);
         functions.with(&[0x3000, 0x1000, 0x2000, 0x1000], &[], &[], false, None);
-        functions.settle();
         assert_eq!(functions.around(0xfff), None);
         assert_eq!(functions.around(0x1000), extent(0x1000..0x2000, true));
         assert_eq!(functions.around(0x1fff), extent(0x1000..0x2000, true));
@@ -467,11 +466,9 @@ mod tests {
         assert_eq!(functions.around(0x4000), extent(0x3000..0x3000 + MAX_BYTES, false));
         assert_eq!(functions.around(0x3000 + MAX_BYTES), None);
         functions.with(&[0x8000, 0x7000], &[], &[], false, None);
-        functions.settle();
         assert_eq!(functions.around(0x4000), extent(0x3000..0x7000, false));
         assert_eq!(functions.around(0x7000), extent(0x7000..0x8000, true));
         functions.with(&[u64::MAX], &[], &[], false, None);
-        functions.settle();
         assert_eq!(functions.around(u64::MAX), None);
     }
 
@@ -494,7 +491,6 @@ mod tests {
         let starts: Vec<u64> = starts.iter().map(|at| code.as_ptr() as u64 + at).collect();
         let mut functions = Functions::default();
         functions.with(&starts, &[], &[], false, None);
-        functions.settle();
         (functions, starts)
     }
 
@@ -716,7 +712,6 @@ mod tests {
         let mut functions = Functions::default();
         let followed = [0x1000..0x1100, 0x9000..0x9010];
         functions.with(&[0x1000, 0x8000, 0x9000], &followed, &[], false, None);
-        functions.settle();
         assert_eq!(functions.around(0x10ff), extent(0x1000..0x1100));
         assert_eq!(functions.around(0x1100), None);
         assert_eq!(functions.around(0x7fff), None);
@@ -724,7 +719,6 @@ mod tests {
         assert_eq!(functions.around(0x900f), extent(0x9000..0x9010), "the last one");
         assert_eq!(functions.around(0x9010), None);
         functions.with(&[0x1000, 0x1200], &[], &[], false, None);
-        functions.settle();
         assert_eq!(functions.around(0x1100), extent(0x1000..0x1200), "another module's");
     }
 

@@ -25,7 +25,9 @@
 //! one that comes before the next event.
 
 use super::desc::{Desc, Kind};
-use super::state::{ThreadState, halves, leave, load_halves, store_halves, test_halves};
+use super::state::{
+    ThreadState, halves, leave, load_halves, load_lower, store_halves, store_lower, test_halves,
+};
 use refrain_vm::{LastMet, Met, OrderedAccess};
 use std::arch::naked_asm;
 use std::mem::offset_of;
@@ -59,22 +61,7 @@ pub(super) unsafe extern "sysv64" fn call_machine() {
         "push r11",
         // The lower halves of the vector registers, the upper ones, and whether those are in use.
         "sub rsp, 0x210",
-        "movaps [rsp + 0x00], xmm0",
-        "movaps [rsp + 0x10], xmm1",
-        "movaps [rsp + 0x20], xmm2",
-        "movaps [rsp + 0x30], xmm3",
-        "movaps [rsp + 0x40], xmm4",
-        "movaps [rsp + 0x50], xmm5",
-        "movaps [rsp + 0x60], xmm6",
-        "movaps [rsp + 0x70], xmm7",
-        "movaps [rsp + 0x80], xmm8",
-        "movaps [rsp + 0x90], xmm9",
-        "movaps [rsp + 0xa0], xmm10",
-        "movaps [rsp + 0xb0], xmm11",
-        "movaps [rsp + 0xc0], xmm12",
-        "movaps [rsp + 0xd0], xmm13",
-        "movaps [rsp + 0xe0], xmm14",
-        "movaps [rsp + 0xf0], xmm15",
+        store_lower!("rsp", "0"),
         "mov gs:[{scratch}], rcx",
         "mov dword ptr [rsp + 0x200], 0",
         "cmp dword ptr gs:[{halves}], {none}",
@@ -96,22 +83,7 @@ pub(super) unsafe extern "sysv64" fn call_machine() {
         // Whatever host code has left there.
         "vzeroupper",
         "6:",
-        "movaps xmm0, [rsp + 0x00]",
-        "movaps xmm1, [rsp + 0x10]",
-        "movaps xmm2, [rsp + 0x20]",
-        "movaps xmm3, [rsp + 0x30]",
-        "movaps xmm4, [rsp + 0x40]",
-        "movaps xmm5, [rsp + 0x50]",
-        "movaps xmm6, [rsp + 0x60]",
-        "movaps xmm7, [rsp + 0x70]",
-        "movaps xmm8, [rsp + 0x80]",
-        "movaps xmm9, [rsp + 0x90]",
-        "movaps xmm10, [rsp + 0xa0]",
-        "movaps xmm11, [rsp + 0xb0]",
-        "movaps xmm12, [rsp + 0xc0]",
-        "movaps xmm13, [rsp + 0xd0]",
-        "movaps xmm14, [rsp + 0xe0]",
-        "movaps xmm15, [rsp + 0xf0]",
+        load_lower!("rsp", "0"),
         "cmp dword ptr [rsp + 0x200], 0",
         "je 7f",
         load_halves!("rsp", "0x100"),

@@ -118,7 +118,61 @@ macro_rules! load_halves {
         )
     };
 }
-pub(super) use {load_halves, store_halves, test_halves};
+/// Assembly: stores the lower halves of the vector registers to `[$base + $at]`, which is aligned.
+macro_rules! store_lower {
+    ($base:literal, $at:literal) => {
+        concat!(
+            store_lower!(@one $base, $at, "0", "0x00"),
+            store_lower!(@one $base, $at, "1", "0x10"),
+            store_lower!(@one $base, $at, "2", "0x20"),
+            store_lower!(@one $base, $at, "3", "0x30"),
+            store_lower!(@one $base, $at, "4", "0x40"),
+            store_lower!(@one $base, $at, "5", "0x50"),
+            store_lower!(@one $base, $at, "6", "0x60"),
+            store_lower!(@one $base, $at, "7", "0x70"),
+            store_lower!(@one $base, $at, "8", "0x80"),
+            store_lower!(@one $base, $at, "9", "0x90"),
+            store_lower!(@one $base, $at, "10", "0xa0"),
+            store_lower!(@one $base, $at, "11", "0xb0"),
+            store_lower!(@one $base, $at, "12", "0xc0"),
+            store_lower!(@one $base, $at, "13", "0xd0"),
+            store_lower!(@one $base, $at, "14", "0xe0"),
+            store_lower!(@one $base, $at, "15", "0xf0"),
+        )
+    };
+    (@one $base:literal, $at:literal, $n:literal, $offset:literal) => {
+        concat!("movaps [", $base, " + ", $at, " + ", $offset, "], xmm", $n, "\n")
+    };
+}
+
+/// Assembly: loads the lower halves from `[$base + $at]`, which is aligned; the upper ones stay.
+macro_rules! load_lower {
+    ($base:literal, $at:literal) => {
+        concat!(
+            load_lower!(@one $base, $at, "0", "0x00"),
+            load_lower!(@one $base, $at, "1", "0x10"),
+            load_lower!(@one $base, $at, "2", "0x20"),
+            load_lower!(@one $base, $at, "3", "0x30"),
+            load_lower!(@one $base, $at, "4", "0x40"),
+            load_lower!(@one $base, $at, "5", "0x50"),
+            load_lower!(@one $base, $at, "6", "0x60"),
+            load_lower!(@one $base, $at, "7", "0x70"),
+            load_lower!(@one $base, $at, "8", "0x80"),
+            load_lower!(@one $base, $at, "9", "0x90"),
+            load_lower!(@one $base, $at, "10", "0xa0"),
+            load_lower!(@one $base, $at, "11", "0xb0"),
+            load_lower!(@one $base, $at, "12", "0xc0"),
+            load_lower!(@one $base, $at, "13", "0xd0"),
+            load_lower!(@one $base, $at, "14", "0xe0"),
+            load_lower!(@one $base, $at, "15", "0xf0"),
+        )
+    };
+    (@one $base:literal, $at:literal, $n:literal, $offset:literal) => {
+        concat!("movaps xmm", $n, ", [", $base, " + ", $at, " + ", $offset, "]\n")
+    };
+}
+
+pub(super) use {load_halves, load_lower, store_halves, store_lower, test_halves};
 
 /// Per-thread state that copied code reaches through GS.
 #[repr(C, align(64))]
@@ -389,22 +443,7 @@ pub(super) unsafe extern "sysv64" fn enter(state: *mut ThreadState) {
         // Whatever host code has left there.
         "vzeroupper",
         "4:",
-        "movaps xmm0, [rcx + {xmm} + 0x00]",
-        "movaps xmm1, [rcx + {xmm} + 0x10]",
-        "movaps xmm2, [rcx + {xmm} + 0x20]",
-        "movaps xmm3, [rcx + {xmm} + 0x30]",
-        "movaps xmm4, [rcx + {xmm} + 0x40]",
-        "movaps xmm5, [rcx + {xmm} + 0x50]",
-        "movaps xmm6, [rcx + {xmm} + 0x60]",
-        "movaps xmm7, [rcx + {xmm} + 0x70]",
-        "movaps xmm8, [rcx + {xmm} + 0x80]",
-        "movaps xmm9, [rcx + {xmm} + 0x90]",
-        "movaps xmm10, [rcx + {xmm} + 0xa0]",
-        "movaps xmm11, [rcx + {xmm} + 0xb0]",
-        "movaps xmm12, [rcx + {xmm} + 0xc0]",
-        "movaps xmm13, [rcx + {xmm} + 0xd0]",
-        "movaps xmm14, [rcx + {xmm} + 0xe0]",
-        "movaps xmm15, [rcx + {xmm} + 0xf0]",
+        load_lower!("rcx", "{xmm}"),
         "cmp dword ptr [rdi + {halves}], {none}",
         "je 5f",
         "cmp qword ptr [rcx + {high_in_use}], 0",
@@ -503,41 +542,11 @@ pub(super) unsafe extern "sysv64" fn call_fast_path() {
         "push r11",
         "push rcx",
         "sub rsp, 0x100",
-        "movaps [rsp + 0x00], xmm0",
-        "movaps [rsp + 0x10], xmm1",
-        "movaps [rsp + 0x20], xmm2",
-        "movaps [rsp + 0x30], xmm3",
-        "movaps [rsp + 0x40], xmm4",
-        "movaps [rsp + 0x50], xmm5",
-        "movaps [rsp + 0x60], xmm6",
-        "movaps [rsp + 0x70], xmm7",
-        "movaps [rsp + 0x80], xmm8",
-        "movaps [rsp + 0x90], xmm9",
-        "movaps [rsp + 0xa0], xmm10",
-        "movaps [rsp + 0xb0], xmm11",
-        "movaps [rsp + 0xc0], xmm12",
-        "movaps [rsp + 0xd0], xmm13",
-        "movaps [rsp + 0xe0], xmm14",
-        "movaps [rsp + 0xf0], xmm15",
+        store_lower!("rsp", "0"),
         "mov rsi, gs:[{target}]",
         "mov rdx, gs:[{fast_path_data}]",
         "call rcx",
-        "movaps xmm0, [rsp + 0x00]",
-        "movaps xmm1, [rsp + 0x10]",
-        "movaps xmm2, [rsp + 0x20]",
-        "movaps xmm3, [rsp + 0x30]",
-        "movaps xmm4, [rsp + 0x40]",
-        "movaps xmm5, [rsp + 0x50]",
-        "movaps xmm6, [rsp + 0x60]",
-        "movaps xmm7, [rsp + 0x70]",
-        "movaps xmm8, [rsp + 0x80]",
-        "movaps xmm9, [rsp + 0x90]",
-        "movaps xmm10, [rsp + 0xa0]",
-        "movaps xmm11, [rsp + 0xb0]",
-        "movaps xmm12, [rsp + 0xc0]",
-        "movaps xmm13, [rsp + 0xd0]",
-        "movaps xmm14, [rsp + 0xe0]",
-        "movaps xmm15, [rsp + 0xf0]",
+        load_lower!("rsp", "0"),
         "add rsp, 0x100",
         "pop rcx",
         "pop r11",
@@ -631,22 +640,7 @@ unsafe extern "sysv64" fn save() {
         "push 2",
         "popfq",
         "6:",
-        "movaps [rcx + {xmm} + 0x00], xmm0",
-        "movaps [rcx + {xmm} + 0x10], xmm1",
-        "movaps [rcx + {xmm} + 0x20], xmm2",
-        "movaps [rcx + {xmm} + 0x30], xmm3",
-        "movaps [rcx + {xmm} + 0x40], xmm4",
-        "movaps [rcx + {xmm} + 0x50], xmm5",
-        "movaps [rcx + {xmm} + 0x60], xmm6",
-        "movaps [rcx + {xmm} + 0x70], xmm7",
-        "movaps [rcx + {xmm} + 0x80], xmm8",
-        "movaps [rcx + {xmm} + 0x90], xmm9",
-        "movaps [rcx + {xmm} + 0xa0], xmm10",
-        "movaps [rcx + {xmm} + 0xb0], xmm11",
-        "movaps [rcx + {xmm} + 0xc0], xmm12",
-        "movaps [rcx + {xmm} + 0xd0], xmm13",
-        "movaps [rcx + {xmm} + 0xe0], xmm14",
-        "movaps [rcx + {xmm} + 0xf0], xmm15",
+        store_lower!("rcx", "{xmm}"),
         "stmxcsr [rcx + {mxcsr}]",
         "ldmxcsr gs:[{host_mxcsr}]",
         "cmp dword ptr gs:[{halves}], {none}",

@@ -28,6 +28,7 @@ use crossbeam::channel::Sender;
 use refrain_trace::{Ending, Header, Module, Order, ThreadId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
+use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
@@ -397,8 +398,12 @@ impl Machine {
         let (start, end) = elf.code_span();
         let (code, trusted) = (range(start, end), defines_synchronization(path));
         let module = ModuleCode { code, constant: &constant, trusted, build: elf.build() };
-        self.engine.functions(&module, functions_of(elf, bias, file));
-        self.tell_atomics(path, elf, bias);
+        let copy = || match file {
+            Some(file) => Hidden::copy(file),
+            None => File::open(path).and_then(Hidden::copy),
+        };
+        self.engine.functions(&module, functions_of(elf, bias, copy().ok()));
+        self.tell_atomics(elf, bias, copy);
         let (start, end) = elf.span();
         let place = range(start, end);
         let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
@@ -422,14 +427,14 @@ impl Machine {
     }
 
     /// Tells the engine of a module's atomic operations, if debug information or symbols name them.
-    fn tell_atomics(&self, path: &Path, elf: &Elf, bias: u64) {
+    fn tell_atomics(&self, elf: &Elf, bias: u64, file: impl FnOnce() -> io::Result<Hidden>) {
         // Files of one build may have debug information or not, but not two kinds of it.
         let digest = elf.names_of_atomics();
         if digest == 0 {
             return;
         }
         // It may be looked for much later, or never.
-        let Ok(file) = File::open(path).and_then(Hidden::copy) else { return };
+        let Ok(file) = file() else { return };
         let (start, end) = elf.span();
         let at = move |address: u64| bias.wrapping_add(address);
         let read = move || {
@@ -663,18 +668,19 @@ impl Machine {
     }
 }
 
-/// Reads where the functions of a module are. They may be asked for much later, or never.
-fn functions_of(elf: &Elf, bias: u64, file: Option<&File>) -> ReadFunctions {
+/// How to read where the functions of a module are: from the file, if that is open, when somebody asks for them,
+/// which may be much later or never.
+fn functions_of(elf: &Elf, bias: u64, file: Option<Hidden>) -> ReadFunctions {
     let at = move |address: u64| bias.wrapping_add(address);
     let placed = move |Extents { starts, followed }: Extents| ModuleFunctions {
         starts: starts.into_iter().map(at).collect(),
         followed: followed.into_iter().map(|it| at(it.start)..at(it.end)).collect(),
     };
-    match file.map(Hidden::copy) {
-        Some(Ok(file)) => Box::new(move || {
+    match file {
+        Some(file) => Box::new(move || {
             placed(Elf::of_library(file).map(|elf| elf.extents()).unwrap_or_default())
         }),
-        _ => {
+        None => {
             let functions = placed(elf.extents());
             Box::new(|| functions)
         }

@@ -31,7 +31,8 @@ pub(super) struct Beside {
     pub(super) own: bool,
     /// Some caller holds one of the library's locks when it calls it.
     pub(super) held: bool,
-    /// Some caller does not for certain, but has a lock nearby, or is a loop that looks at a flag so.
+    /// Of another caller it is not certain that it holds one: it has a lock nearby, or is a loop that looks at a
+    /// flag by calling the function.
     pub(super) free: bool,
     /// A pause, a few instructions away: the caller tries again later.
     tried: bool,

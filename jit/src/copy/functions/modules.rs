@@ -1,5 +1,5 @@
-//! Modules come, and their functions when somebody asks: a program of one thread has many modules, and asks
-//! for none.
+//! The modules of the guest. The engine is told of a module when it is mapped, and reads where the functions of
+//! the module are when somebody asks for a function: a program of one thread has many modules, and nobody asks.
 
 use super::Functions;
 use refrain_vm::{ModuleCode, ModuleFunctions, ReadFunctions};
@@ -43,34 +43,30 @@ impl Functions {
     }
 
     fn take(&mut self, ModuleFunctions { starts, followed }: ModuleFunctions, trusted: bool) {
-        if let Some((&first, &last)) = starts.iter().min().zip(starts.iter().max()) {
-            self.modules.push((first..last.saturating_add(1), trusted));
-            self.lasts.insert(last);
-            // The ends of functions that were there before are no ends of these.
-            self.followed.retain(|start, _| !(first..=last).contains(start));
-        }
+        let Some((&first, &last)) = starts.iter().min().zip(starts.iter().max()) else { return };
+        let range = first..last.saturating_add(1);
+        self.modules.push((range.clone(), trusted));
+        self.lasts.insert(last);
         self.starts.extend(starts);
+        // Of what was there before, nothing is known; the other modules' code is as it was.
+        self.followed.retain(|start, _| !range.contains(start));
         self.followed.extend(followed.iter().map(|function| (function.start, function.end)));
-        if let Some((range, _)) = self.modules.last() {
-            // Of what was there before, nothing is known; the other modules' code is as it was.
-            let range = range.clone();
-            self.found.retain(|start, _| !range.contains(start));
-            self.targets.retain(|target, _| !range.contains(target));
-            self.callees.retain(|start, _| !range.contains(start));
-            self.stubs.retain(|start, _| !range.contains(start));
-            self.operations.retain(|start, _| !range.contains(start));
-            self.locked_words.retain(|(start, _), _| !range.contains(start));
-            self.wrappers.retain(|(start, _), _| !range.contains(start));
-            self.calls_beside.retain(|start, _| !range.contains(start));
-            self.second_looks.retain(|start, _| !range.contains(start));
-            self.pieces.forget();
-            self.yields.clear();
-            self.waits.get_mut().clear();
-            self.written.get_mut().clear();
-        }
+        self.found.retain(|start, _| !range.contains(start));
+        self.targets.retain(|target, _| !range.contains(target));
+        self.callees.retain(|start, _| !range.contains(start));
+        self.stubs.retain(|start, _| !range.contains(start));
+        self.operations.retain(|start, _| !range.contains(start));
+        self.locked_words.retain(|(start, _), _| !range.contains(start));
+        self.wrappers.retain(|(start, _), _| !range.contains(start));
+        self.calls_beside.retain(|start, _| !range.contains(start));
+        self.second_looks.retain(|start, _| !range.contains(start));
+        self.pieces.forget();
+        self.yields.clear();
+        self.waits.get_mut().clear();
+        self.written.get_mut().clear();
     }
 
-    /// What is in this range has changed, if it is code.
+    /// The guest has changed the bytes of this range: if code is among them, what was found before does not count.
     pub(in crate::copy) fn changed(&mut self, range: &Range<u64>) {
         if self.code.iter().any(|code| code.start < range.end && range.start < code.end) {
             self.known.mix(range);
@@ -80,7 +76,7 @@ impl Functions {
 
 #[cfg(test)]
 impl Functions {
-    /// A module with these functions, which have been asked for.
+    /// Adds a module with these functions, and reads them.
     pub(super) fn with(
         &mut self,
         starts: &[u64],
