@@ -323,6 +323,10 @@ pub struct OrderedFastPath {
     /// word, if [`OrderedAccess::tells`] was true. An instruction that faults exits with
     /// [`Exit::Fault`] instead.
     pub after: unsafe extern "sysv64" fn(found: u64, data: u64),
+    /// Before a string instruction, which accesses all of these bytes; where every access is recorded
+    /// ([`EngineConfig::every_access`]). If the result is negative, nothing has happened, and the thread exits
+    /// with [`Exit::Spans`]; if not, the instruction is executed, and `after` is called.
+    pub strings: unsafe extern "sysv64" fn(spans: *const Span, count: usize, data: u64) -> i64,
 }
 
 /// What a thread is about to do with a word that others use too.

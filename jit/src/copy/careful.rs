@@ -35,14 +35,15 @@
 //! done:
 //! ```
 
-use super::desc::{Desc, Kind, Operand};
+use super::desc::{Desc, Kind, Operand, Strings};
 use super::emit::{self, Code, RCX, RDX};
+use super::every::SHORT;
 use super::plan::is_within_a_line;
 use super::translate::{BlockEnd, Original};
 use super::translator::Translator;
 use super::watch::operand_address;
-use crate::accesses::{Memory, memory_of, transfers_control};
-use iced_x86::{Encoder, Instruction, Register};
+use crate::accesses::{Memory, is_repeated, memory_of, transfers_control};
+use iced_x86::{Encoder, Instruction, Mnemonic, OpKind, Register};
 use refrain_vm::OrderedKind;
 
 impl Translator {
@@ -64,9 +65,15 @@ impl Translator {
                 self.instruction(original)
             }
             Memory::Spans => {
+                self.make_room(SHORT);
                 self.hot.spill(emit::RCX_SLOT, RCX);
-                self.leave_here(Kind::Spans, instruction.ip(), false);
-                BlockEnd::Before
+                match strings(instruction).filter(|_| !self.logs(original.variant)) {
+                    Some(strings) => self.strings_in_line(original, strings),
+                    None => {
+                        self.leave_here(Kind::Spans, instruction.ip(), false);
+                        BlockEnd::Before
+                    }
+                }
             }
             Memory::Operand(kind, size) => {
                 let operand = Operand { size, kind, fs: false, bit_register: None, found: None };
@@ -180,6 +187,16 @@ impl Translator {
         done
     }
 
+    /// Emits a string instruction, which the machine is asked for. rcx is in its slot.
+    fn strings_in_line(&mut self, original: Original, strings: Strings) -> BlockEnd {
+        let field = Self::call_machine(&mut self.hot, self.machine_gate);
+        let go_on = self.hot.here();
+        let block_end = self.performed(original, None, self.machine_gate);
+        let desc = Desc::new(Kind::Strings(strings), original.instruction.ip());
+        self.exits.push((field, Desc { go_on, ..desc }, original.index));
+        block_end
+    }
+
     /// Emits an access of a replay.
     fn counted_down(&mut self, original: Original, operand: Operand) -> BlockEnd {
         self.hot.spill(emit::RCX_SLOT, RCX);
@@ -216,4 +233,43 @@ pub(super) fn full_address(encoder: &mut Encoder, code: &mut Code, instruction: 
         code.add_rdx_to_rcx();
         code.reload(RDX, emit::SCRATCH);
     }
+}
+
+/// What a string instruction accesses, if it only moves, stores or loads.
+fn strings(instruction: &Instruction) -> Option<Strings> {
+    use Mnemonic::*;
+    let moves = matches!(
+        instruction.mnemonic(),
+        Movsb
+            | Movsw
+            | Movsd
+            | Movsq
+            | Stosb
+            | Stosw
+            | Stosd
+            | Stosq
+            | Lodsb
+            | Lodsw
+            | Lodsd
+            | Lodsq
+    );
+    if !moves || instruction.segment_prefix() != Register::None {
+        return None;
+    }
+    let mut strings = Strings {
+        size: instruction.memory_size().size() as u8,
+        reads: false,
+        writes: false,
+        repeats: is_repeated(instruction),
+    };
+    for kind in instruction.op_kinds() {
+        match kind {
+            OpKind::MemorySegRSI => strings.reads = true,
+            OpKind::MemoryESRDI => strings.writes = true,
+            OpKind::Register => {}
+            // Addresses of 32 bits are rare.
+            _ => return None,
+        }
+    }
+    Some(strings)
 }

@@ -368,7 +368,7 @@ impl CopyCpu {
                 }
                 Exit::Ordered { address, size: operand.size, kind: operand.kind }
             }
-            Kind::Spans => match read_instruction(desc.pc) {
+            Kind::Spans | Kind::Strings(_) => match read_instruction(desc.pc) {
                 Some(instruction) => {
                     (self.spans, self.part) = spans_of(&instruction, context);
                     self.logs_step = self.state.logs();

@@ -61,6 +61,8 @@ pub(super) enum Kind {
     Ordered(Operand),
     /// `Exit::Spans`.
     Spans,
+    /// The same, unless the machine lets the instruction be executed in line.
+    Strings(Strings),
     /// An instruction has been executed in line: the machine is told, and code goes on. What it has
     /// found may be in the thread's `operand`.
     Performed { resume: u32 },
@@ -106,6 +108,31 @@ pub(super) struct Operand {
     pub(super) bit_register: Option<u8>,
     /// The register that holds afterwards what the instruction found, if one does.
     pub(super) found: Option<u8>,
+}
+
+/// What a string instruction accesses: elements from rsi, or from rdi on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Strings {
+    /// Bytes of an element.
+    pub(super) size: u8,
+    /// It reads what rsi points to.
+    pub(super) reads: bool,
+    /// It writes what rdi points to.
+    pub(super) writes: bool,
+    /// It has as many elements as rcx says, and not one.
+    pub(super) repeats: bool,
+}
+
+impl Strings {
+    fn bits(self) -> u32 {
+        let Strings { size, reads, writes, repeats } = self;
+        u32::from(size) | u32::from(reads) << 4 | u32::from(writes) << 5 | u32::from(repeats) << 6
+    }
+
+    fn of_bits(bits: u32) -> Strings {
+        let bit = |at: u32| bits >> at & 1 != 0;
+        Strings { size: bits as u8 & 15, reads: bit(4), writes: bit(5), repeats: bit(6) }
+    }
 }
 
 /// The kinds of operands that are kept, by their numbers in [`Operand::bits`].
@@ -218,6 +245,7 @@ impl Desc {
         let (kind, field) = match kind {
             Kind::Ordered(operand) => (10 | operand.bits()? << 8, go_on),
             Kind::Performed { resume } => (11, resume),
+            Kind::Strings(strings) => (13 | strings.bits() << 8, go_on),
             _ if go_on != 0 => return None,
             Kind::Link {
                 field,
@@ -241,7 +269,7 @@ impl Desc {
     /// refers to.
     pub(super) fn of_row([kind, field, pc, rest]: [u32; 4]) -> Desc {
         let byte = kind >> 8;
-        let go_on = if kind & 0xff == 10 { field.into() } else { 0 };
+        let go_on = if matches!(kind & 0xff, 10 | 13) { field.into() } else { 0 };
         let kind = match kind & 0xff {
             1 => Kind::Link { field, variant: Variant::ALL[byte as usize % Variant::ALL.len()] },
             2 => Kind::Syscall,
@@ -255,6 +283,7 @@ impl Desc {
             10 => Kind::Ordered(Operand::of_bits(byte)),
             11 => Kind::Performed { resume: field },
             12 => Kind::Spans,
+            13 => Kind::Strings(Strings::of_bits(byte)),
             _ => Kind::Faulted,
         };
         Desc { go_on, kind, pc: pc.into(), rest }

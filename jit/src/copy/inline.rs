@@ -24,11 +24,12 @@
 //! that no loop has polled at this word just before, or any value if the thread is alone; in a replay,
 //! one that comes before the next event.
 
-use super::desc::{Desc, Kind};
+use super::desc::{Desc, Kind, Strings};
 use super::state::{
     ThreadState, halves, leave, load_halves, load_lower, store_halves, store_lower, test_halves,
 };
-use refrain_vm::{LastMet, Met, OrderedAccess};
+use refrain_vm::layout::PAGE;
+use refrain_vm::{LastMet, Met, OrderedAccess, Span};
 use std::arch::naked_asm;
 use std::mem::offset_of;
 
@@ -394,6 +395,14 @@ unsafe extern "sysv64" fn concerned(desc: *const Desc, state: *mut ThreadState) 
             state.operand = access.value;
             desc.go_on as i64
         }
+        Kind::Strings(strings) => {
+            let Some((spans, count)) = spans_of_strings(strings, state) else { return LEAVE };
+            // SAFETY: as above.
+            match unsafe { (fast_path.strings)(spans.as_ptr(), count, state.fast_path_data) } {
+                ..0 => LEAVE,
+                _ => desc.go_on as i64,
+            }
+        }
         Kind::Performed { resume } => {
             // SAFETY: as above; the instruction that `before` was asked about has been executed.
             unsafe { (fast_path.after)(state.operand, state.fast_path_data) };
@@ -401,4 +410,33 @@ unsafe extern "sysv64" fn concerned(desc: *const Desc, state: *mut ThreadState) 
         }
         _ => LEAVE,
     }
+}
+
+/// What a string instruction is about to access whose thread has come through [`call_machine`]: so many spans.
+/// `None` if it is executed in parts.
+fn spans_of_strings(strings: Strings, state: &ThreadState) -> Option<([Span; 2], usize)> {
+    const DF: u64 = 1 << 10;
+    /// The words that the gate has pushed, by their numbers.
+    const FLAGS: usize = 1;
+    const RSI: usize = 4;
+    const RDI: usize = 5;
+    // SAFETY: the gate has pushed these words below this place on the host's stack, and is still to pop them.
+    let pushed = |word: usize| unsafe { (state.host_rsp as *const u64).sub(word).read() };
+    let Strings { size, reads, writes, repeats } = strings;
+    let (size, elements) = (u64::from(size), if repeats { state.rcx } else { 1 });
+    if elements > PAGE / size {
+        return None;
+    }
+    let len = elements * size;
+    let backwards = pushed(FLAGS) & DF != 0;
+    let span = |first: u64, write: bool| {
+        let start = if backwards { first.wrapping_add(size).wrapping_sub(len) } else { first };
+        Span { start, len, write }
+    };
+    let (from, to) = (span(pushed(RSI), false), span(pushed(RDI), true));
+    Some(match (reads, writes) {
+        (true, true) => ([from, to], 2),
+        (true, false) => ([from, from], 1),
+        (false, _) => ([to, to], 1),
+    })
 }

@@ -97,7 +97,7 @@ impl Translator {
     fn take(&mut self, image: &Image) {
         for desc in image.all_descriptors() {
             // The machine's gates read these by themselves.
-            if matches!(desc.kind, Kind::Ordered(_) | Kind::Performed { .. }) {
+            if matches!(desc.kind, Kind::Ordered(_) | Kind::Strings(_) | Kind::Performed { .. }) {
                 self.arena.keep(desc);
             } else {
                 self.arena.leave_place();

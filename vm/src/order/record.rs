@@ -27,7 +27,7 @@ use std::sync::atomic::Ordering;
 pub(crate) fn install(engine: &dyn Engine) {
     // SAFETY: every thread's word is its `FastPathState`, armed before it runs guest code
     // (`GuestThread::arm_fast_path`); for the rest see the module's documentation.
-    unsafe { engine.ordered_fast_path(OrderedFastPath { before, after }) };
+    unsafe { engine.ordered_fast_path(OrderedFastPath { before, after, strings }) };
 }
 
 /// Records an instruction that is about to be executed.
@@ -40,6 +40,17 @@ unsafe extern "sysv64" fn before(access: *mut OrderedAccess, data: u64) -> i64 {
     let (access, thread) = unsafe { (&mut *access, &mut *(data as *mut FastPathState)) };
     let done = if access.kind.is_any() { thread.access(access) } else { thread.record(access) };
     done.map_or(SLOW_PATH, |()| 0)
+}
+
+/// Lets a string instruction be executed, if all that it accesses is its thread's.
+///
+/// # Safety
+/// There are so many `spans`; `data` is the calling thread's armed [`FastPathState`].
+unsafe extern "sysv64" fn strings(spans: *const Span, count: usize, data: u64) -> i64 {
+    // SAFETY: the caller's; for the thread's state as in `before`.
+    let (spans, thread) =
+        unsafe { (std::slice::from_raw_parts(spans, count), &mut *(data as *mut FastPathState)) };
+    thread.access_strings(spans).map_or(SLOW_PATH, |()| 0)
 }
 
 /// The instruction has been executed, and has found this.

@@ -9,6 +9,7 @@ use super::in_progress::Accesses;
 use super::lines::{Acquired, Calms, Claims, Quick, Still, Wish};
 use super::runs::Runs;
 use crate::Result;
+use crate::elsewhere;
 use crate::engine::{Fault, OrderedAccess, OrderedKind};
 use crate::host;
 use crate::record::fast_path::FastPathState;
@@ -37,6 +38,29 @@ impl FastPathState {
             }
         }
         self.accesses.as_ref()?.filter.count_one();
+        Some(())
+    }
+
+    /// Lets a string instruction be executed that accesses these bytes, unless lines have to be taken over or
+    /// are contended.
+    pub(super) fn access_strings(&mut self, spans: &[Span]) -> Option<()> {
+        let accesses = self.accesses.as_mut()?;
+        // What the program shares with other processes it does not access by itself.
+        if elsewhere::is_any() {
+            return None;
+        }
+        // SAFETY: it is there as long as the thread runs guest code.
+        let (filter, lines) = (accesses.filter, unsafe { &*accesses.lines });
+        filter.set_window(true);
+        let mut is_mine = |&span: &Span| {
+            let mut claim = || lines.quick(accesses.id, &filter, span, &mut accesses.claims);
+            filter.permits(span) || matches!(claim(), Quick::Mine)
+        };
+        if !spans.iter().all(&mut is_mine) {
+            filter.set_window(false);
+            return None;
+        }
+        filter.count_one();
         Some(())
     }
 

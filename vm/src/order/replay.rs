@@ -25,7 +25,7 @@ use std::sync::atomic::Ordering;
 pub(crate) fn install(engine: &dyn Engine) {
     // SAFETY: every thread's word is its `FastPathState`, which it has before it runs guest code;
     // for the rest see the module's documentation.
-    unsafe { engine.ordered_fast_path(OrderedFastPath { before, after }) };
+    unsafe { engine.ordered_fast_path(OrderedFastPath { before, after, strings }) };
 }
 
 /// Holds an instruction that is about to be executed against the trace.
@@ -41,6 +41,16 @@ unsafe extern "sysv64" fn before(access: *mut OrderedAccess, data: u64) -> i64 {
         _ => thread.operate(access),
     };
     done.map_or(SLOW_PATH, |()| 0)
+}
+
+/// Lets a string instruction be executed, unless events come before.
+///
+/// # Safety
+/// `data` is the address of the calling thread's [`FastPathState`].
+unsafe extern "sysv64" fn strings(_: *const Span, _: usize, data: u64) -> i64 {
+    // SAFETY: as in `before`.
+    let thread = unsafe { &mut *(data as *mut FastPathState) };
+    thread.access_strings().map_or(SLOW_PATH, |()| 0)
 }
 
 /// The instruction has been executed.

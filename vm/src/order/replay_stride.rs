@@ -65,6 +65,17 @@ impl FastPathState {
     }
 }
 
+impl FastPathState {
+    /// Counts a string instruction that translated code is about to execute. `None` if events come before.
+    pub(super) fn access_strings(&mut self) -> Option<()> {
+        if !self.awaits_loads() {
+            return None;
+        }
+        self.set_left(self.left() - 1);
+        Some(())
+    }
+}
+
 impl GuestThread {
     /// The thread is at an access that translated code has not made.
     pub(crate) fn access(&mut self, kind: OrderedKind) -> Result<(), Halt> {

@@ -3,7 +3,7 @@
 use super::{CopyEngine, Guest, engine, run};
 use iced_x86::code_asm::*;
 use refrain_vm::{
-    Engine, EngineConfig, Exit, Feature, Mode, OrderedAccess, OrderedFastPath, Processor,
+    Engine, EngineConfig, Exit, Feature, Mode, OrderedAccess, OrderedFastPath, Processor, Span,
 };
 
 /// An engine for guests with all that this machine has; `None` without AVX.
@@ -115,8 +115,13 @@ fn the_machine_may_use_them_around_ordered_instructions() {
     unsafe extern "sysv64" fn after(_: u64, _: u64) {
         disturb();
     }
-    // SAFETY: both functions only change registers that functions may change.
-    unsafe { engine.ordered_fast_path(OrderedFastPath { before, after }) };
+    /// # Safety
+    /// None is needed: it uses no argument.
+    unsafe extern "sysv64" fn strings(_: *const Span, _: usize, _: u64) -> i64 {
+        -1
+    }
+    // SAFETY: the functions only change registers that functions may change.
+    unsafe { engine.ordered_fast_path(OrderedFastPath { before, after, strings }) };
     for values in (0..16).map(high_of).chain([high(), [[0; 2]; 16]]) {
         let guest = Guest::new();
         guest.assemble(|a| {

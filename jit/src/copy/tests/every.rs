@@ -1,5 +1,6 @@
 //! Every access: looked up in a recording, counted down in a replay.
 
+use super::inline::{Machine, executor};
 use super::{CopyEngine, Guest, context_of, engine};
 use crate::accesses::{Memory, memory_of};
 use iced_x86::code_asm::*;
@@ -212,6 +213,73 @@ fn strings_come_in_parts() {
     }
     assert_eq!((done, context.gpr[reg::RCX]), (8 * WORDS, 0));
     assert!((0..WORDS).all(|word| guest.read(to + 8 * word) == word));
+}
+
+/// What the machine lets a thread do at once it does without leaving translated code, forwards and backwards.
+#[test]
+fn strings_are_executed_in_line() {
+    let Some(engine) = recording() else { return };
+    let guest = Guest::new();
+    let (from, to) = (guest.data + 64, guest.data + 0x10000);
+    type Assemble = fn(&mut CodeAssembler);
+    let forwards: Assemble = |a| {
+        a.cld().unwrap();
+        a.rep().movsq().unwrap();
+    };
+    let backwards: Assemble = |a| {
+        a.std().unwrap();
+        a.rep().movsd().unwrap();
+        a.cld().unwrap();
+    };
+    let stores: Assemble = |a| a.rep().stosw().unwrap();
+    let one: Assemble = |a| a.lodsb().unwrap();
+    let cases: [(Assemble, u64, u64, &[Span]); 5] = [
+        (forwards, 3, 24, &[span(from, 24, false), span(to, 24, true)]),
+        (backwards, 3, 12, &[span(from - 8, 12, false), span(to - 8, 12, true)]),
+        (stores, 5, 10, &[span(to, 10, true)]),
+        (stores, 0, 0, &[span(to, 0, true)]),
+        (one, 7, 1, &[span(from, 1, false)]),
+    ];
+    for (assemble, elements, len, expected) in cases {
+        guest.assemble(|a| {
+            assemble(a);
+            a.syscall().unwrap();
+        });
+        engine.forget(guest.code..guest.code + 64);
+        for declines in [false, true] {
+            let mut machine = Machine::new();
+            machine.declines_strings = declines;
+            let mut cpu = executor(&engine, &mut machine);
+            let mut context = guest.context();
+            (context.gpr[reg::RSI], context.gpr[reg::RDI]) = (from, to);
+            (context.gpr[reg::RCX], context.gpr[reg::RAX]) = (elements, 0x1234);
+            let mut expected_context = context.clone();
+            let exit = cpu.run(&mut context, Mode::Observed);
+            assert_eq!(machine.spans, expected);
+            if declines {
+                assert_eq!(exit, Exit::Spans);
+                assert_eq!(context.gpr, expected_context.gpr);
+                continue;
+            }
+            assert_eq!((exit, machine.told), (Exit::Syscall, 1), "{len} bytes");
+            let moved = |at: u64| match expected {
+                [first, ..] if first.start < from => at - len,
+                _ => at + len,
+            };
+            if expected.iter().any(|it| !it.write) {
+                expected_context.gpr[reg::RSI] = moved(from);
+            }
+            if expected.iter().any(|it| it.write) {
+                expected_context.gpr[reg::RDI] = moved(to);
+            }
+            assert_eq!(context.gpr[reg::RSI], expected_context.gpr[reg::RSI]);
+            assert_eq!(context.gpr[reg::RDI], expected_context.gpr[reg::RDI]);
+        }
+    }
+}
+
+fn span(start: u64, len: u64, write: bool) -> Span {
+    Span { start, len, write }
 }
 
 /// A search ends where it finds something, in whatever part that is.

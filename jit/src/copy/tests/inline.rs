@@ -4,7 +4,7 @@ use super::{CopyEngine, Guest, context_of, engine};
 use iced_x86::code_asm::*;
 use refrain_vm::{
     Count, Cpu, Engine, EngineConfig, Exit, Fault, LastMet, Mode, OrderedAccess, OrderedFastPath,
-    OrderedKind, RecordingEngine, Zeroed, reg,
+    OrderedKind, RecordingEngine, Span, Zeroed, reg,
 };
 use std::arch::asm;
 use std::sync::Arc;
@@ -26,13 +26,28 @@ pub(super) struct Machine {
     declined: u64,
     /// What loads read.
     value: u64,
+    /// What string instructions were about to access.
+    pub(super) spans: Vec<Span>,
+    /// They take the slow path.
+    pub(super) declines_strings: bool,
 }
 
 impl Machine {
     pub(super) fn new() -> Box<Machine> {
         let found = Vec::with_capacity(MOST);
         let asked = [None; MOST];
-        Box::new(Machine { asked, count: 0, told: 0, found, tells: false, declined: 0, value: 77 })
+        let spans = Vec::with_capacity(MOST);
+        Box::new(Machine {
+            asked,
+            count: 0,
+            told: 0,
+            found,
+            tells: false,
+            declined: 0,
+            value: 77,
+            spans,
+            declines_strings: false,
+        })
     }
 
     fn kinds(&self) -> Vec<OrderedKind> {
@@ -92,6 +107,18 @@ unsafe extern "sysv64" fn after(found: u64, data: u64) {
     disturb();
 }
 
+/// # Safety
+/// As [`OrderedFastPath`] says: `data` is the address of the test's own machine.
+unsafe extern "sysv64" fn strings(spans: *const Span, count: usize, data: u64) -> i64 {
+    // SAFETY: as in `before`; there are so many spans.
+    let (spans, machine) =
+        unsafe { (std::slice::from_raw_parts(spans, count), &mut *(data as *mut Machine)) };
+    // (There is room: nothing is allocated here.)
+    spans.iter().take(MOST - machine.spans.len()).for_each(|&span| machine.spans.push(span));
+    disturb();
+    if machine.declines_strings { -1 } else { 0 }
+}
+
 /// An engine that orders atomic instructions, and these plain accesses of a replay.
 fn ordering(sites: &[u64]) -> EngineConfig {
     let watched = Some(Arc::new(sites.iter().copied().collect()));
@@ -100,8 +127,8 @@ fn ordering(sites: &[u64]) -> EngineConfig {
 
 /// An executor of an engine that calls the machine.
 pub(super) fn executor(engine: &CopyEngine, machine: &mut Machine) -> Box<dyn Cpu> {
-    // SAFETY: both functions do nothing but change the machine whose address each thread is given.
-    unsafe { engine.ordered_fast_path(OrderedFastPath { before, after }) };
+    // SAFETY: the functions do nothing but change the machine whose address each thread is given.
+    unsafe { engine.ordered_fast_path(OrderedFastPath { before, after, strings }) };
     engine.several_threads();
     let mut cpu = engine.attach().unwrap();
     cpu.set_fast_path_data(std::ptr::from_mut(machine) as u64);
