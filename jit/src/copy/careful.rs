@@ -50,6 +50,7 @@ impl Translator {
     /// Emits an instruction whose access is looked at and counted by itself.
     pub(super) fn careful_access(&mut self, original: Original) -> BlockEnd {
         let instruction = original.instruction;
+        self.every.rcx_is_saved = false;
         let memory = memory_of(instruction);
         // What the machine executes by itself it logs.
         if memory != Memory::Spans
@@ -94,7 +95,7 @@ impl Translator {
 
     /// Emits the counting of such a branch.
     pub(super) fn counted_branch(&mut self, original: Original) {
-        self.hot.spill(emit::RCX_SLOT, RCX);
+        self.save_rcx();
         self.hot.reload(RCX, emit::COUNT);
         if self.records() {
             self.hot.add_to_rcx(1);

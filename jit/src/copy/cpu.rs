@@ -213,6 +213,8 @@ impl CopyCpu {
             return None;
         }
         self.state.entry = start.body;
+        // Behind a block's look, it is taken for spilled.
+        self.state.rcx = context.gpr[reg::RCX];
         self.state.context = context;
         let state = &raw mut *self.state;
         // SAFETY: GS points to the state (`bind`); the entry is translated code that is not

@@ -44,6 +44,8 @@ pub(super) const WINDOW: Slot = Slot(offset_of!(ThreadState, window) as u32);
 const LINE_MASK: Slot = Slot(offset_of!(ThreadState, line_mask) as u32);
 /// The table of the lines that the thread may read, and that of those that it may write: a byte each.
 pub(super) const READABLE: Slot = Slot(super::state::READABLE);
+/// The table of the lines whose code the thread keeps.
+pub(super) const KEPT: Slot = Slot(super::state::KEPT);
 pub(super) const WRITABLE: Slot = Slot(super::state::WRITABLE);
 /// The same of pairs of lines.
 pub(super) const READABLE_PAIRS: Slot = Slot(super::state::READABLE_PAIRS);
@@ -171,10 +173,25 @@ impl Code {
     /// Pads with a no-op so that a 32-bit field `skip` bytes from here is patchable.
     #[inline]
     pub(super) fn align_field(&mut self, skip: u64) {
+        self.align_fields(skip, 0);
+    }
+
+    /// The same for two fields, of which the second lies so many bytes, but no more than four, further on in
+    /// a word than the first.
+    pub(super) fn align_fields(&mut self, skip: u64, further: u64) {
         /// No-ops by their lengths.
-        const PADS: [u32; 4] = [0, 0x90, 0x9066, 0x001f0f];
+        const PADS: [u64; 8] = [
+            0,
+            0x90,
+            0x9066,
+            0x00_1f0f,
+            0x0040_1f0f,
+            0x00_0044_1f0f,
+            0x0000_441f_0f66,
+            0x00_0000_0080_1f0f,
+        ];
         let at = (self.here() + skip) & 7;
-        let pad = if at > 4 { 8 - at } else { 0 } as usize;
+        let pad = if at + further > 4 { 8 - at } else { 0 } as usize;
         self.put_some(&u128::from(PADS[pad]).to_le_bytes(), pad);
     }
 
@@ -361,6 +378,13 @@ impl Code {
     /// The same, and `lea ecx, [rcx - 1]`
     pub(super) fn look_up(&mut self, table: Slot) {
         self.read_entry(table);
+        self.put(&[0x8d, 0x49, 0xff]);
+    }
+
+    /// `movzx ecx, byte ptr gs:[table + line]` and `lea ecx, [rcx - 1]`
+    pub(super) fn look_up_line(&mut self, table: Slot, line: usize) {
+        self.put(&[0x65, 0x0f, 0xb6, 0x0c, 0x25]);
+        self.put(&(table.0 + line as u32).to_le_bytes());
         self.put(&[0x8d, 0x49, 0xff]);
     }
 

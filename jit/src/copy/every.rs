@@ -63,6 +63,20 @@ impl Translator {
 
     /// Emits an instruction of a block whose accesses are looked at and counted.
     pub(super) fn every_access(&mut self, original: Original) -> BlockEnd {
+        let block_end = self.access_or_other(original);
+        self.every.rcx_is_saved &= !self.every.plan.changes_rcx(original.index);
+        block_end
+    }
+
+    /// Emits the spilling of rcx, which mostly has been spilled before: what a block loads and stores once more
+    /// its next one waits for.
+    pub(super) fn save_rcx(&mut self) {
+        if !std::mem::replace(&mut self.every.rcx_is_saved, true) {
+            self.hot.spill(emit::RCX_SLOT, RCX);
+        }
+    }
+
+    fn access_or_other(&mut self, original: Original) -> BlockEnd {
         let Some(memory) = self.every.plan.memory(original.index) else {
             return self.careful_access(original);
         };
@@ -101,7 +115,7 @@ impl Translator {
         let recorded = self.records();
         let opens = self.every.made == 0;
         if opens || recorded && self.every.plan.looks_at(original.index).next().is_some() {
-            self.hot.spill(emit::RCX_SLOT, RCX);
+            self.save_rcx();
             if opens {
                 self.count_all(original);
             }

@@ -15,11 +15,31 @@
 //! `jrcxz` instead. The comparison holds for whatever has written the code: this thread or another,
 //! the kernel, or a second mapping of the same memory. Nothing needs to be invalidated.
 //!
-//! With every access in order ([`refrain_vm::EngineConfig::every_access`]), the comparison is an access
-//! too, in a window of its own: a thread that may not read the lines of the code by itself asks the
-//! machine ([`refrain_vm::Exit::Code`]), which lets it read the code, and executes what it has read. Such
+//! With every access in order ([`refrain_vm::EngineConfig::every_access`]), reading code is an access too:
+//! a thread that may not read the lines of the code by itself asks the machine
+//! ([`refrain_vm::Exit::Code`]), which lets it read the code, and executes what it has read. Such
 //! an access is not counted, because blocks begin elsewhere in a replay; a replay asks where the
 //! recording had an event, once no accesses are left before the next one.
+//!
+//! Who writes a line that another thread may read has to ask, and a thread's own stores are looked up. So a
+//! recording compares a line once, with all blocks that have been made of it, and the thread *keeps* the line
+//! until somebody is about to write it ([`refrain_vm::Filter`]). A block of it begins with a look whether
+//! its thread does:
+//!
+//! ```text
+//!       mov [rcx slot], rcx
+//!       movzx ecx, [kept + line]  1 if the thread keeps it
+//!       lea ecx, [rcx - 1]
+//!       jrcxz kept
+//!       jmp ask
+//! kept: mov rcx, [rcx slot]       or the same for the block's next line
+//!       translation of the block
+//! ```
+//!
+//! Where a comparison finds that a block has changed, its look is made one that never finds the line kept, and
+//! leads to the block's new translation. A block that had to ask [`OFTEN`] times, with nothing changed, lies
+//! in a line of which something else is written all the time: it compares by itself, in a window, if the
+//! thread may read the code.
 //!
 //! A block whose code has changed leads to its new translation from then on. If the code is what it
 //! was again, so is the translation.
@@ -27,29 +47,49 @@
 use super::desc::{Kind, MAX_BLOCK, Variant};
 use super::emit::{self, RCX, RDX};
 use super::faults::Fix;
+use super::state::NEVER;
 use super::translator::{Failure, Looked, Translator};
 use crate::memory::read_guest;
 use crate::unused::STATUS;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind};
+use refrain_vm::line_index;
 use std::ops::Range;
 
 /// Bytes that are compared at once.
 const STEP: usize = 4;
 /// Bytes of the jump to where a block's code has changed.
 const JUMP: u8 = 5;
-/// No more than the bytes of a line that is looked up.
-const LINE: usize = 64;
+/// Bytes of a line that is looked up.
+const LINE: u64 = 64;
 
 /// How a block looks at its code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Look {
     /// It compares.
     Plain,
-    /// In a recording of every access: if the thread may.
+    /// In a recording of every access: whether the thread keeps the code.
+    Kept,
+    /// The same where that has turned out to be of no use: it compares, if the thread may.
     Permitted,
     /// In a replay of one, where an event may come: if the machine has said so.
     Asked,
 }
+
+/// Where a block looks whether its thread keeps its code.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Keeping {
+    /// The displacement of the first line's entry.
+    entry: u64,
+    /// Of the jump if that line is not kept.
+    jump: u64,
+    /// The way to the block's new translation.
+    changed: u64,
+    /// How often it has asked, and the code was what it had been.
+    asked: u32,
+}
+
+/// So many times a block asks for code that has not changed, until it compares by itself.
+const OFTEN: u32 = 256;
 
 /// What a block's look at its code depends on.
 struct Extent {
@@ -114,11 +154,14 @@ impl Translator {
             // Nothing is there any more: the translation is of what faults.
             return;
         }
+        let look = self.look(pc, variant);
+        if look == Look::Kept {
+            return self.look_whether_kept(pc, (start, code), variant);
+        }
         self.faults.begin(body, pc);
         self.hot.spill(emit::RCX_SLOT, RCX);
-        let look = self.look(pc, variant);
         match look {
-            Look::Plain => {}
+            Look::Plain | Look::Kept => {}
             Look::Permitted => {
                 self.may_read_code(pc, start..start + code.len() as u64, variant);
             }
@@ -155,10 +198,38 @@ impl Translator {
         self.hot.reload(RCX, emit::RCX_SLOT);
         self.faults.end(self.hot.here(), 0);
         if look != Look::Plain {
-            let looked = Looked { code: code.to_vec(), start, behind: self.hot.here() };
-            self.looked.insert((pc, variant), looked);
+            let (code, behind) = (code.to_vec(), self.hot.here());
+            self.looked.insert((pc, variant), Looked { code, start, behind, keeps: None });
         }
         self.changed_exit(pc, body, variant, flags_dead);
+    }
+
+    /// Emits the look whether the thread keeps the code of the block at `pc`, which has these bytes.
+    fn look_whether_kept(&mut self, pc: u64, (start, code): (u64, &[u8]), variant: Variant) {
+        /// Bytes before the first displacement, and from that to the one of the jump.
+        const BEFORE: u64 = 14;
+        const APART: u64 = 10;
+        let body = self.hot.here();
+        let end = start + code.len() as u64;
+        let ask = self.ask_for_code(pc, (end - pc) as usize, variant);
+        self.faults.begin(body, pc);
+        self.hot.align_fields(BEFORE, APART % 8);
+        let entry = self.hot.here() + BEFORE;
+        self.faults.mark(self.hot.here(), pc, 0, Fix::Rcx);
+        self.save_rcx();
+        for line in lines(start, end) {
+            self.keeping.entry(line).or_default().push((pc, variant));
+            self.hot.look_up_line(emit::KEPT, line);
+            self.hot.skip_if_rcx_zero(JUMP);
+            self.hot.jmp(ask);
+        }
+        self.hot.reload(RCX, emit::RCX_SLOT);
+        self.faults.end(self.hot.here(), 0);
+        let changed = self.cold.here();
+        let keeps = Some(Keeping { entry, jump: entry + APART, changed, asked: 0 });
+        let (code, behind) = (code.to_vec(), self.hot.here());
+        self.looked.insert((pc, variant), Looked { code, start, behind, keeps });
+        self.changed_exit(pc, body, variant, true);
     }
 
     /// Whether the guest generates the code at an address.
@@ -172,7 +243,8 @@ impl Translator {
         let every = self.config.order_atomics && self.several && self.config.every_access;
         match &self.config.watched {
             _ if !every || !variant.observed() => Look::Plain,
-            None => Look::Permitted,
+            None if self.comparing.contains(&pc) => Look::Permitted,
+            None => Look::Kept,
             Some(sites) if sites.contains(&pc) && self.is_generated(pc) => Look::Asked,
             Some(_) => Look::Plain,
         }
@@ -183,11 +255,8 @@ impl Translator {
     fn may_read_code(&mut self, pc: u64, code: Range<u64>, variant: Variant) {
         let ask = self.ask_for_code(pc, (code.end - pc) as usize, variant);
         self.hot.set_byte(emit::WINDOW, 1);
-        let lines = (code.start..code.end).step_by(LINE).chain([code.end - 1]);
-        for address in lines {
-            self.hot.load_constant(RCX, address);
-            self.hot.line_of_rcx();
-            self.hot.look_up(emit::READABLE);
+        for line in lines(code.start, code.end) {
+            self.hot.look_up_line(emit::READABLE, line);
             self.hot.skip_if_rcx_zero(JUMP);
             self.hot.jmp(ask);
         }
@@ -216,19 +285,56 @@ impl Translator {
         self.looked.get(&(pc, variant)).map(|looked| looked.behind)
     }
 
-    /// Forgets the translation of a block if its code has changed.
+    /// Forgets the translation of a block if its code has changed. Its thread is about to keep the block's
+    /// lines: those of all blocks in them that have changed will not be executed any more.
     pub(super) fn look_again(&mut self, pc: u64, variant: Variant) -> Result<(), Failure> {
-        let looked = self.looked.get(&(pc, variant));
-        let (Some(looked), Some(body)) = (looked, self.bodies.get(pc, variant)) else {
+        let key = (pc, variant);
+        let (Some(looked), Some(body)) = (self.looked.get(&key), self.bodies.get(pc, variant))
+        else {
             return Ok(());
         };
-        let mut now = vec![0; looked.code.len()];
-        let readable = read_guest(looked.start, &mut now);
-        if now[..readable] == looked.code[..] {
-            Ok(())
-        } else {
-            self.changed(pc, variant, body, None)
+        let mut is_over = !is_current(looked);
+        if looked.keeps.is_some() {
+            for line in lines(looked.start, looked.start + looked.code.len() as u64) {
+                self.look_at_line(line);
+            }
+            let asked = self.looked.get_mut(&key).and_then(|looked| looked.keeps.as_mut());
+            if let Some(keeping) = asked {
+                keeping.asked += 1;
+                if keeping.asked == OFTEN {
+                    self.comparing.insert(pc);
+                    self.outdate(key);
+                    is_over = true;
+                }
+            }
         }
+        if is_over { self.changed(pc, variant, body, None) } else { Ok(()) }
+    }
+
+    /// Compares a line with the blocks that have been made of it.
+    fn look_at_line(&mut self, line: usize) {
+        let Some(mut keys) = self.keeping.remove(&line) else { return };
+        keys.retain(|key| {
+            let is_there = |looked: &Looked| looked.keeps.is_some();
+            let looked = self.looked.get(key).filter(|looked| is_there(looked));
+            let stays = looked.is_some_and(is_current);
+            if looked.is_some() && !stays {
+                self.outdate(*key);
+            }
+            stays
+        });
+        keys.sort_unstable();
+        keys.dedup();
+        self.keeping.insert(line, keys);
+    }
+
+    /// A block has changed: whoever comes to it goes to its new translation.
+    fn outdate(&mut self, key: (u64, Variant)) {
+        let Some(Looked { keeps: Some(keeping), .. }) = self.looked.remove(&key) else { return };
+        let Keeping { entry, jump, changed, .. } = keeping;
+        // No thread keeps the line whose code is not what it was, so each look of this block leads to `jump`.
+        self.patch(jump, changed);
+        self.make_displacement(entry, NEVER);
     }
 
     /// Emits the way out of a block whose code has changed: a jump to its translation, once there
@@ -277,6 +383,19 @@ impl Translator {
         }
         Ok(())
     }
+}
+
+/// Whether the code in memory is what a block was made of.
+fn is_current(looked: &Looked) -> bool {
+    let mut now = vec![0; looked.code.len()];
+    let readable = read_guest(looked.start, &mut now);
+    now[..readable] == looked.code[..]
+}
+
+/// The indices of the lines of these bytes.
+fn lines(start: u64, end: u64) -> impl Iterator<Item = usize> {
+    let lines = start & !(LINE - 1)..end;
+    lines.step_by(LINE as usize).map(line_index)
 }
 
 #[cfg(test)]

@@ -64,6 +64,8 @@ struct Base {
 pub(super) struct Plan {
     /// What each instruction does with memory.
     memory: Vec<Memory>,
+    /// Which instructions may change rcx.
+    change_rcx: Vec<bool>,
     looks: Vec<Look>,
     accesses: usize,
 }
@@ -79,13 +81,14 @@ impl Plan {
         ends: impl Fn(u64, usize) -> bool,
     ) {
         self.memory.clear();
+        self.change_rcx.clear();
         self.looks.clear();
         self.accesses = 0;
         let mut decoder = Decoder::with_ip(64, code, pc, DecoderOptions::NONE);
         let mut factory = InstructionInfoFactory::new();
         let mut instruction = Instruction::default();
         let mut values = Values::default();
-        let mut open = None;
+        let (mut open, mut rcx) = (None, 0);
         loop {
             let index = self.memory.len();
             if index > 0 && ends(decoder.ip(), index) {
@@ -100,6 +103,7 @@ impl Plan {
                 return;
             }
             self.memory.push(memory);
+            self.change_rcx.push(true);
             if let Memory::Operand(kind, size) = memory {
                 self.accesses += 1;
                 let (opened_at, opened) = *open.get_or_insert((index, values));
@@ -110,6 +114,9 @@ impl Plan {
                 return;
             }
             each_written(&instruction, &mut factory, |register| values.change(register));
+            let changes = values.of(Register::RCX) != rcx;
+            self.change_rcx[index] = changes;
+            rcx = values.of(Register::RCX);
         }
     }
 
@@ -146,6 +153,11 @@ impl Plan {
         self.memory.get(index).copied()
     }
 
+    /// Whether an instruction of the block may change rcx.
+    pub(super) fn changes_rcx(&self, index: usize) -> bool {
+        self.change_rcx.get(index).is_none_or(|&changes| changes)
+    }
+
     /// The looks that are made before an instruction.
     pub(super) fn looks_at(&self, index: usize) -> impl Iterator<Item = Look> + '_ {
         self.looks.iter().copied().filter(move |look| look.at == index)
@@ -158,6 +170,8 @@ pub(super) struct Every {
     pub(super) plan: Plan,
     /// Accesses that were emitted so far.
     pub(super) made: usize,
+    /// What rcx is has been put into its slot before, in the block.
+    pub(super) rcx_is_saved: bool,
     /// Where the number of the block's accesses is to be filled in: among the rare exits or not, and
     /// how many of them to leave out, times a sign.
     pub(super) counts: Vec<(bool, u64, i32, usize)>,

@@ -206,6 +206,8 @@ pub(super) struct ThreadState {
     own_met: Zeroed<LastMet>,
     /// What a gate puts aside.
     pub(super) aside: [u64; 2],
+    /// Zero.
+    never: u8,
     /// The guest's rax and rdx, and its flags, while a gate uses them.
     pub(super) rax: u64,
     pub(super) rdx: u64,
@@ -272,6 +274,7 @@ impl ThreadState {
                 met: &raw mut *own_met,
                 own_met,
                 aside: [0; 2],
+                never: 0,
                 rax: 0,
                 rdx: 0,
                 flags: 0,
@@ -294,7 +297,7 @@ impl ThreadState {
     }
 }
 
-/// Bytes of a state, in whole pages; the tables of lines lie behind it, if there are any.
+/// Bytes of a state, in whole pages; the tables of lines lie behind it and before it, if there are any.
 const STATE_BYTES: usize = size_of::<ThreadState>().next_multiple_of(PAGE as usize);
 /// Where the table of the lines lies that the thread may read.
 pub(super) const READABLE: u32 = STATE_BYTES as u32;
@@ -303,7 +306,12 @@ pub(super) const READABLE_PAIRS: u32 = READABLE + FILTER_ENTRIES as u32;
 /// The two for writing.
 pub(super) const WRITABLE: u32 = READABLE_PAIRS + FILTER_ENTRIES as u32;
 pub(super) const WRITABLE_PAIRS: u32 = WRITABLE + FILTER_ENTRIES as u32;
+/// The table of the lines whose code the thread keeps, which lies before the state: its displacements are
+/// negative.
+pub(super) const KEPT: u32 = 0_u32.wrapping_sub(FILTER_ENTRIES as u32);
 const TABLES: usize = 4;
+/// A byte that is always zero.
+pub(super) const NEVER: u32 = offset_of!(ThreadState, never) as u32;
 /// Bytes of a record of an access.
 pub(super) const RECORD: u64 = size_of::<Access>() as u64;
 /// Records of one instruction at most: a value, an operand, a word of the stack, a call.
@@ -329,6 +337,11 @@ pub(super) enum Behind {
 }
 
 impl Behind {
+    /// Bytes before the state.
+    fn before(self) -> usize {
+        if self == Behind::Tables { FILTER_ENTRIES } else { 0 }
+    }
+
     fn bytes(self) -> usize {
         match self {
             Behind::Nothing => 0,
@@ -347,9 +360,10 @@ pub(super) struct Home {
 
 impl Home {
     fn of(behind: Behind, state: ThreadState) -> io::Result<Home> {
-        let pages = Pages::new(STATE_BYTES + behind.bytes())?;
-        let state_at = pages.start().cast::<ThreadState>();
+        let pages = Pages::new(behind.before() + STATE_BYTES + behind.bytes())?;
         // SAFETY: the pages are enough, and nobody else's.
+        let state_at = unsafe { pages.start().byte_add(behind.before()).cast::<ThreadState>() };
+        // SAFETY: as above.
         unsafe { state_at.write(state) };
         Ok(Home { state: state_at, behind, _pages: pages })
     }
@@ -369,6 +383,12 @@ impl Home {
             window: window.cast(),
             readable: table(READABLE, READABLE_PAIRS),
             writable: table(WRITABLE, WRITABLE_PAIRS),
+            kept: match self.behind {
+                Behind::Tables => {
+                    state.cast::<AtomicU8>().wrapping_sub(FILTER_ENTRIES).cast_const()
+                }
+                _ => std::ptr::null(),
+            },
         }
     }
 }

@@ -107,6 +107,7 @@ impl Translator {
         }
         let body = self.hot.here();
         self.bodies.insert(pc, variant, body);
+        self.every.rcx_is_saved = false;
         if generated {
             self.note_unkept();
             self.look_at_code(pc, text.all(), variant);

@@ -13,6 +13,7 @@ use super::desc::{Arena, Desc, Kind, Variant};
 use super::emit::{self, Code, REACH};
 use super::faults::FaultMap;
 use super::functions::Functions;
+use super::generated::Keeping;
 use super::image::{Extent, Persistent, What};
 use super::inline;
 use super::kept::Kept;
@@ -85,6 +86,8 @@ pub(super) struct Looked {
     pub(super) start: u64,
     /// Where the translation goes on.
     pub(super) behind: u64,
+    /// How it looks, if that is whether its thread keeps the code.
+    pub(super) keeps: Option<Keeping>,
 }
 
 /// Hooked addresses.
@@ -184,6 +187,10 @@ pub(super) struct Translator {
     pub(super) generated: RangeSet<u64>,
     /// Blocks of such code that look whether their thread may read it.
     pub(super) looked: FixedMap<(u64, Variant), Looked>,
+    /// By line index: those that look whether their thread keeps the code.
+    pub(super) keeping: FixedMap<usize, Vec<(u64, Variant)>>,
+    /// Blocks whose lines are written too often for that: they compare.
+    pub(super) comparing: FixedSet<u64>,
     /// Pages that hold guest code of some block, but for code that the guest generates.
     pub(super) pages: FixedSet<u64>,
     /// The last of them that was added.
@@ -261,6 +268,8 @@ impl Translator {
             ordered_fast_path: None,
             generated: RangeSet::new(),
             looked: FixedMap::default(),
+            keeping: FixedMap::default(),
+            comparing: FixedSet::default(),
             pages: FixedSet::default(),
             last_page: None,
             copied: Copied::default(),
@@ -341,6 +350,13 @@ impl Translator {
         // SAFETY: the field is the target of a jump whose targets, the old one and the new one, go on
         // at one guest address.
         unsafe { self.memory.patch(field, emit::displacement(field, to)) };
+    }
+
+    /// Lets a look at a table be at another byte behind GS.
+    pub(super) fn make_displacement(&self, field: u64, to: u32) {
+        // SAFETY: the field is the displacement of a look that goes on at one guest address, whatever it
+        // finds.
+        unsafe { self.memory.patch(field, to) };
     }
 
     /// Whether translated code may lead from block to block.
@@ -632,6 +648,7 @@ impl Translator {
         self.links.clear();
         self.bodies.clear();
         self.looked.clear();
+        self.keeping.clear();
         self.jump_entries.clear();
         self.return_entries.clear();
         self.call_sites.clear();
@@ -699,6 +716,8 @@ impl Translator {
         abandon(&mut self.links, Vec::new());
         abandon(&mut self.bodies, Places::with_room(EXPECTED));
         abandon(&mut self.looked, FixedMap::default());
+        abandon(&mut self.keeping, FixedMap::default());
+        abandon(&mut self.comparing, FixedSet::default());
         abandon(&mut self.jump_entries, Places::default());
         abandon(&mut self.return_entries, Places::with_room(EXPECTED));
         abandon(&mut self.call_sites, Places::with_room(EXPECTED));

@@ -7,11 +7,17 @@
 //! and waits until the thread is seen outside of its *window*, the instructions of a block from its
 //! first look to the end of its last access.
 //!
+//! Of code that the guest generates, a third table says that the thread has *kept* a line: it has compared
+//! all blocks of the line with what was translated, and the line has not been written since. So a thread
+//! that keeps a line may not write it by itself, and a line that it may not read any more it does not keep.
+//! Nor does it keep what a call has changed ([`Filter::give_up_code`]).
+//!
 //! What may lie in two lines is looked up in a table of *pairs*: an entry says that the thread may
 //! access the line and the one behind it. Where it does not, the two lines are looked up.
 
 use crate::layout::{HEAP, MAPPINGS};
 use crossbeam::utils::Backoff;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// Bytes of a line: what processors keep coherent, so that neighbours in it are seldom two threads'.
@@ -86,6 +92,8 @@ pub struct Filter {
     pub readable: Table,
     /// Those that it may write, which includes reading.
     pub writable: Table,
+    /// Those whose code it keeps: a byte per line, 1 if it does. Null in a replay.
+    pub kept: *const AtomicU8,
 }
 
 // SAFETY: the pointers are to atomics; who uses them sees to it that they are still there.
@@ -100,14 +108,19 @@ pub struct Table {
     pub pairs: *const AtomicU8,
 }
 
+/// An entry of a table.
+fn entry<'a>(entries: *const AtomicU8, line: usize) -> &'a AtomicU8 {
+    assert!(line < ENTRIES && !entries.is_null());
+    // SAFETY: a recording's tables have that many entries, and are there as long as the
+    // executor: who calls this is the filter's thread, or holds the list of those that execute
+    // guest code (`Lines::threads`).
+    unsafe { &*entries.add(line) }
+}
+
 impl Table {
     /// The entry of a line, or of the pair that it begins.
     fn entry(&self, entries: *const AtomicU8, line: usize) -> &AtomicU8 {
-        assert!(line < ENTRIES && !entries.is_null());
-        // SAFETY: a recording's tables have that many entries, and are there as long as the
-        // executor: who calls this is the filter's thread, or holds the list of those that execute
-        // guest code (`Lines::threads`).
-        unsafe { &*entries.add(line) }
+        entry(entries, line)
     }
 
     /// Whether the thread may access the line.
@@ -148,11 +161,41 @@ fn pairs_of(line: usize) -> impl Iterator<Item = usize> {
 }
 
 impl Filter {
-    /// The thread may read the line, or write it too.
+    /// The thread may read the line, or write it too, and keeps its code no longer then.
     pub fn permit(&self, line: usize, write: bool) {
         self.readable.add(line);
         if write {
+            self.give_up(line);
             self.writable.add(line);
+        }
+    }
+
+    /// The thread keeps the code of a line, if it may read that: whoever wrote it would have to tell.
+    pub fn keep_code(&self, line: usize) {
+        if self.may_read(line) {
+            self.writable.remove(line);
+            entry(self.kept, line).store(1, Ordering::Release);
+        }
+    }
+
+    /// The thread does not keep the code of a line.
+    pub(super) fn give_up(&self, line: usize) {
+        let kept = entry(self.kept, line);
+        // Most memory has no code: its entries are not touched.
+        if kept.load(Ordering::Relaxed) != 0 {
+            kept.store(0, Ordering::Release);
+        }
+    }
+
+    /// The same of all code in a stretch of memory, which has become what it was not.
+    pub(super) fn give_up_code(&self, range: &Range<u64>) {
+        // What is longer comes to the same lines once more.
+        let end = range.end.min(range.start.saturating_add(LINE << NEAR));
+        let mut start = range.start & !(LINE - 1);
+        while start < end {
+            let count = straight(start).min((end - start).div_ceil(LINE));
+            (0..count).for_each(|more| self.give_up(index(start) + more as usize));
+            start += count * LINE;
         }
     }
 
@@ -161,6 +204,7 @@ impl Filter {
         self.writable.remove(line);
         if reading {
             self.readable.remove(line);
+            self.give_up(line);
         }
     }
 
@@ -177,7 +221,8 @@ impl Filter {
     /// Whether anything says that the thread may write the line, or only read it, if it may not do
     /// that either.
     pub(super) fn mentions(&self, line: usize, reading: bool) -> bool {
-        self.writable.mentions(line) || reading && self.readable.mentions(line)
+        let is_kept = || entry(self.kept, line).load(Ordering::Acquire) != 0;
+        self.writable.mentions(line) || reading && (self.readable.mentions(line) || is_kept())
     }
 
     /// Whether the thread may make this access by itself.

@@ -46,7 +46,7 @@ use crate::slots::Tickets;
 use crate::{Error, Result};
 use refrain_trace::{Event, EventKind, Order, ThreadId, order};
 use std::ops::Range;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// How often a line is taken over before it is contended, with [`refrain_trace::Order::Stride`].
@@ -240,6 +240,8 @@ pub(crate) struct Lines {
     /// Which lines show the same memory; null as long as none do. Who holds `threads` may put
     /// another table there; earlier ones stay, as threads may be reading them.
     aliases: AtomicPtr<Aliases>,
+    /// The lowest and the highest address of code that any thread has kept.
+    code: [AtomicU64; 2],
 }
 
 /// As long as this is there, no thread takes a line over.
@@ -269,6 +271,7 @@ impl Lines {
             threads: Mutex::default(),
             barrier,
             aliases: AtomicPtr::default(),
+            code: [AtomicU64::new(u64::MAX), AtomicU64::new(0)],
         })
     }
 
@@ -306,6 +309,33 @@ impl Lines {
 
     fn may_read(&self, filter: &Filter, line: usize) -> bool {
         self.members(line).any(|line| filter.may_read(line))
+    }
+
+    /// A thread may access a line at this place.
+    fn permit(&self, filter: &Filter, line: usize, write: bool) {
+        if write && let Some(aliases) = self.aliases() {
+            aliases.members(aliases.canonical(line)).for_each(|line| filter.give_up(line));
+        }
+        filter.permit(line, write);
+    }
+
+    /// The thread whose window is open keeps the code in these lines, as far as it may read them.
+    pub(crate) fn keep_code(&self, filter: &Filter, spans: &[Span]) {
+        for address in spans.iter().flat_map(|span| span.lines()) {
+            let line = index(address);
+            self.code[0].fetch_min(address, Ordering::AcqRel);
+            self.code[1].fetch_max(address, Ordering::AcqRel);
+            let others = self.members(self.canonical(line)).filter(|&other| other != line);
+            others.for_each(|other| filter.forbid(other, false));
+            filter.keep_code(line);
+        }
+    }
+
+    /// What a thread keeps of the code in a stretch of memory is not what it was.
+    pub(crate) fn give_up_code(&self, filter: &Filter, range: &Range<u64>) {
+        let [first, last] = [0, 1].map(|at: usize| self.code[at].load(Ordering::Acquire));
+        let range = range.start.max(first)..range.end.min(last.saturating_add(LINE));
+        filter.give_up_code(&range);
     }
 
     fn forbid(&self, filter: &Filter, line: usize, reading: bool) {
@@ -362,14 +392,14 @@ impl Lines {
             let line = self.canonical(here);
             match self.states.get(line) {
                 State::Unowned if self.states.claim(line, me) => {
-                    filter.permit(here, true);
+                    self.permit(filter, here, true);
                     if line == here {
                         self.claim_more(me, filter, line, claims);
                     }
                 }
-                State::Owned { owner, .. } if owner == me => filter.permit(here, true),
+                State::Owned { owner, .. } if owner == me => self.permit(filter, here, true),
                 State::Shared { .. } if !span.write && self.may_read(filter, line) => {
-                    filter.permit(here, false);
+                    self.permit(filter, here, false);
                 }
                 State::Contended if count < contended.len() => {
                     contended[count] = self.object(address, line);
@@ -395,7 +425,7 @@ impl Lines {
             if self.canonical(line) != line || !self.states.claim(line, me) {
                 return;
             }
-            filter.permit(line, true);
+            self.permit(filter, line, true);
             claims.next = line + 1;
         }
     }
@@ -469,7 +499,7 @@ impl Lines {
                     false => State::Shared { writer: me, taken },
                 },
             );
-            mine.permit(line, write);
+            self.permit(&mine, line, write);
         }
         mine.set_window(true);
         Ok(())
@@ -534,6 +564,7 @@ impl Lines {
         self.acquire_from(&threads, (me, &mut Runs::default()), (&spans, None), ways, record)?;
         if let Some(mine) = threads.get(me.index()).copied().flatten() {
             mine.set_window(false);
+            self.give_up_code(&mine, range);
         }
         Ok(Still(threads))
     }
@@ -662,8 +693,8 @@ impl<'a> Taking<'a> {
             _ => {}
         }
         match next {
-            State::Owned { .. } => mine.permit(here, true),
-            State::Shared { .. } => mine.permit(here, false),
+            State::Owned { .. } => self.lines.permit(mine, here, true),
+            State::Shared { .. } => self.lines.permit(mine, here, false),
             State::Contended => {
                 self.lines.forbid(mine, line, true);
                 acquired.contended.push(self.lines.object(address, line));
@@ -752,7 +783,7 @@ impl<'a> Taking<'a> {
                 let owned = |taken| State::Owned { owner: me, taken };
                 let next = self.next((line, state), write, mine, owned, (acquired, tickets));
                 self.lines.states.set(line, next);
-                mine.permit(line, matches!(next, State::Owned { .. }));
+                self.lines.permit(mine, line, matches!(next, State::Owned { .. }));
                 taken_along += 1;
             }
             is_same || state == State::Contended

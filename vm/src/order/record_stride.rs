@@ -4,7 +4,7 @@
 //! The functions that translated code calls run with the guest's thread pointer: nothing in them
 //! may use thread-local storage of the host, allocate, or panic.
 
-use super::filter::Span;
+use super::filter::{Filter, Span};
 use super::in_progress::Accesses;
 use super::lines::{Acquired, Calms, Claims, Quick, Still, Wish};
 use super::runs::Runs;
@@ -247,7 +247,11 @@ impl GuestThread {
         machine: &'a Machine,
         range: &Range<u64>,
     ) -> Option<(Still<'a>, Vec<(usize, u64)>)> {
-        let lines = machine.lines().filter(|_| machine.threads_alive() > 1)?;
+        let lines = machine.lines()?;
+        if machine.threads_alive() == 1 {
+            self.give_up_code(range);
+            return None;
+        }
         let mut turns = Vec::new();
         let taken =
             lines.take_pages(self.id, range, (&machine.log, &machine.tickets), |acquired| {
@@ -276,7 +280,11 @@ impl GuestThread {
         let span =
             |range: &Range<u64>| Span { start: range.start, len: range.end - range.start, write };
         let spans: Vec<Span> = ranges.iter().map(span).collect();
-        if spans.is_empty() || self.machine.threads_alive() == 1 {
+        if spans.is_empty() {
+            return act();
+        }
+        if self.machine.threads_alive() == 1 {
+            ranges.iter().filter(|_| write).for_each(|range| self.give_up_code(range));
             return act();
         }
         filter.set_window(true);
@@ -292,10 +300,31 @@ impl GuestThread {
         result
     }
 
+    /// What the thread keeps of the code in a stretch of memory it has to read again.
+    fn give_up_code(&self, range: &Range<u64>) {
+        if let (Some(accesses), Some(lines)) = (&self.fast_path.accesses, self.machine.lines()) {
+            lines.give_up_code(&accesses.filter, range);
+        }
+    }
+
     /// The thread has come to code that the guest has generated, perhaps another thread.
     pub(crate) fn read_code(&mut self) -> Flow {
         let spans = self.cpu.spans().to_vec();
-        let turns = self.take_lines(&spans, accessed::CODE);
+        let filter = self.fast_path.accesses.as_ref().map(|accesses| accesses.filter);
+        let may_read = |filter: &Filter| {
+            filter.set_window(true);
+            spans.iter().all(|&span| filter.permits(span))
+        };
+        let turns = match filter.as_ref().is_some_and(may_read) {
+            true => Vec::new(),
+            false => {
+                filter.iter().for_each(|filter| filter.set_window(false));
+                self.take_lines(&spans, accessed::CODE)
+            }
+        };
+        if let (Some(filter), Some(lines)) = (&filter, self.machine.lines()) {
+            lines.keep_code(filter, &spans);
+        }
         self.cpu.read_code(&mut self.context);
         self.end_turns(&turns);
         Flow::Continue

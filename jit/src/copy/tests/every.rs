@@ -373,7 +373,7 @@ fn generated_code_is_read_if_the_thread_may() {
     let [span] = cpu.spans() else { panic!("{:?}", cpu.spans()) };
     assert_eq!((span.start, span.write), (guest.code, false));
     assert!(span.len >= 7, "both instructions are read: {span:?}");
-    permit(&filter, guest.code, false);
+    keep(&mut *cpu, &mut context, guest.code);
     let before = context.clone();
     assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Code);
     assert_eq!(context.rip, guest.code + 64);
@@ -392,7 +392,11 @@ fn generated_code_is_what_it_was_when_it_was_read() {
     let guest = Guest::new();
     engine.generated(guest.code..guest.code + 4096);
     let mut cpu = engine.attach().unwrap();
-    permit(&cpu.filter().unwrap(), guest.code + 64, false);
+    let mut other = context_of(&guest);
+    generated(&guest, 0);
+    other.rip += 64;
+    assert_eq!(cpu.run(&mut other, Mode::Observed), Exit::Code);
+    keep(&mut *cpu, &mut other, guest.code + 64);
     for constant in [1, 2, 2, 3] {
         let mut context = context_of(&guest);
         generated(&guest, constant);
@@ -402,6 +406,79 @@ fn generated_code_is_what_it_was_when_it_was_read() {
         assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall);
         assert_eq!(context.gpr[reg::RAX], constant as u64);
     }
+}
+
+/// The thread has come to code that it keeps from now on.
+fn keep(cpu: &mut dyn Cpu, context: &mut Context, address: u64) {
+    let (filter, line) = (cpu.filter().unwrap(), refrain_vm::line_index(address));
+    filter.permit(line, false);
+    filter.keep_code(line);
+    cpu.read_code(context);
+}
+
+/// Two functions of one line change, and a thread that comes to one of them again keeps the line: the other
+/// one is executed as it is now, too.
+#[test]
+fn what_is_kept_is_compared_with_all_blocks_of_a_line() {
+    let Some(engine) = recording() else { return };
+    let guest = Guest::new();
+    engine.generated(guest.code..guest.code + 4096);
+    let second = guest.code + 16;
+    let both = |constant: i32| {
+        for at in [guest.code, second] {
+            guest.assemble_at(at, |a| {
+                a.mov(eax, constant).unwrap();
+                a.syscall().unwrap();
+            });
+        }
+    };
+    let mut cpu = engine.attach().unwrap();
+    let filter = cpu.filter().unwrap();
+    let run = |cpu: &mut dyn Cpu, at: u64, asks: bool| {
+        let mut context = context_of(&guest);
+        context.rip = at;
+        if asks {
+            assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Code);
+            keep(cpu, &mut context, guest.code);
+        }
+        assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall);
+        context.gpr[reg::RAX]
+    };
+    both(1);
+    assert_eq!(run(&mut *cpu, guest.code, true), 1);
+    assert_eq!(run(&mut *cpu, second, false), 1, "the line is kept");
+    for constant in 2..5 {
+        both(constant);
+        filter.permit(refrain_vm::line_index(guest.code), true);
+        assert_eq!(run(&mut *cpu, guest.code, true), constant as u64);
+        assert_eq!(run(&mut *cpu, second, false), constant as u64);
+    }
+}
+
+/// Something else in the line is written all the time.
+#[test]
+fn code_in_lines_that_are_written_often_is_compared() {
+    let Some(engine) = recording() else { return };
+    let guest = Guest::new();
+    engine.generated(guest.code..guest.code + 4096);
+    let mut cpu = engine.attach().unwrap();
+    let (filter, line) = (cpu.filter().unwrap(), refrain_vm::line_index(guest.code));
+    let mut asked = 0;
+    for round in 0..1000 {
+        let constant = round / 400;
+        guest.assemble(|a| {
+            a.mov(eax, constant).unwrap();
+            a.syscall().unwrap();
+        });
+        filter.permit(line, true);
+        let mut context = context_of(&guest);
+        while cpu.run(&mut context, Mode::Observed) == Exit::Code {
+            asked += 1;
+            keep(&mut *cpu, &mut context, guest.code);
+        }
+        assert_eq!(context.gpr[reg::RAX], constant as u64);
+    }
+    assert!(asked < 900, "asked {asked} times");
 }
 
 /// Neither the code nor what it accesses is the thread's: it comes to the access all the same.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64};
 /// The tables of a thread that executes nothing.
 struct Thread {
     filter: Filter,
-    _tables: [Box<[AtomicU8]>; 4],
+    _tables: [Box<[AtomicU8]>; 5],
     _counts: Box<(AtomicU64, AtomicU8)>,
 }
 
@@ -19,11 +19,11 @@ impl Thread {
             // SAFETY: an atomic byte has the layout of a byte.
             unsafe { Box::from_raw(Box::into_raw(zeros) as *mut [AtomicU8]) }
         };
-        let (tables, counts) = ([table(), table(), table(), table()], Box::default());
+        let (tables, counts) = ([(); 5].map(|()| table()), Box::default());
         let (count, window): &(AtomicU64, AtomicU8) = &counts;
         let [readable, writable] = [0, 2]
             .map(|at: usize| Table { lines: tables[at].as_ptr(), pairs: tables[at + 1].as_ptr() });
-        let filter = Filter { count, window, readable, writable };
+        let filter = Filter { count, window, readable, writable, kept: tables[4].as_ptr() };
         Thread { filter, _tables: tables, _counts: counts }
     }
 }
@@ -159,4 +159,66 @@ fn pages_that_were_accessed() {
     assert_eq!(lines.accessed(A, &all), std::slice::from_ref(&both), "the other page is A's alone");
     assert_eq!(lines.accessed(B, &all), [both, far..far + PAGE]);
     assert_eq!(lines.accessed(B, &(start..start + PAGE)), []);
+}
+
+impl Thread {
+    fn keeps(&self, address: u64) -> bool {
+        self._tables[4][index(address)].load(Ordering::Relaxed) != 0
+    }
+}
+
+/// One thread keeps code; it is written by the thread itself, read by another one, written by that.
+#[test]
+fn who_keeps_code_hears_of_what_is_written() {
+    let Some(lines) = lines() else { return };
+    let (threads, mut claims) = ([Thread::new(), Thread::new()], Claims::default());
+    let filters = [Some(threads[0].filter), Some(threads[1].filter)];
+    let (mine, tickets) = (&threads[0].filter, Tickets::new());
+    let code = |write| span(0x5000, 8, write);
+    lines.keep_code(mine, &[code(false)]);
+    assert!(!threads[0].keeps(0x5000), "it may not read it");
+    let mut quick = |write| matches!(lines.quick(A, mine, code(write), &mut claims), Quick::Mine);
+    assert!(quick(true));
+    lines.keep_code(mine, &[code(false)]);
+    assert!(threads[0].keeps(0x5000) && mine.permits(code(false)) && !mine.permits(code(true)));
+    assert!(quick(true) && mine.permits(code(true)) && !threads[0].keeps(0x5000));
+    for write in [false, true] {
+        lines.keep_code(mine, &[code(false)]);
+        let (mut acquired, runs) = (Acquired::default(), &mut Runs::default());
+        let mut taking = Taking::new(&lines, &filters, (B, runs));
+        taking.span(&threads[1].filter, code(write), &mut acquired, &tickets);
+        assert_eq!(threads[0].keeps(0x5000), !write, "the other one writes: {write}");
+    }
+}
+
+#[test]
+fn code_is_kept_until_it_is_written_at_whatever_address() {
+    let Some(lines) = lines() else { return };
+    let (thread, mut claims) = (Thread::new(), Claims::default());
+    let (here, there) = (span(0x5000, 8, false), span(0x9000, 8, true));
+    let mut aliases = Aliases::default();
+    aliases.unite(index(0x5000), index(0x9000), 64);
+    lines.aliases.store(Box::into_raw(Box::new(aliases)), Ordering::Release);
+    let mut quick = |span| matches!(lines.quick(A, &thread.filter, span, &mut claims), Quick::Mine);
+    assert!(quick(there) && quick(here));
+    lines.keep_code(&thread.filter, &[here]);
+    assert!(thread.keeps(0x5000) && !thread.filter.permits(there));
+    assert!(quick(there) && !thread.keeps(0x5000));
+}
+
+#[test]
+fn code_is_given_up_where_memory_changes() {
+    let Some(lines) = lines() else { return };
+    let thread = Thread::new();
+    let kept = |at: &u64| thread.keeps(*at);
+    let all = [0x4fc0, 0x5000, 0x5040, 0x6000].map(|at| at + crate::layout::MAPPINGS.start);
+    for at in all {
+        thread.filter.permit(index(at), false);
+        lines.keep_code(&thread.filter, &[span(at, 8, false)]);
+    }
+    assert!(all.iter().all(kept));
+    lines.give_up_code(&thread.filter, &(all[1] + 8..all[2] + 1));
+    assert_eq!(all.map(|at| kept(&at)), [true, false, false, true]);
+    lines.give_up_code(&thread.filter, &(0..u64::MAX));
+    assert!(!all.iter().any(kept));
 }

@@ -175,7 +175,8 @@ fn what_others_insert_has_its_place_among_the_accesses() {
     let (log, writer) = begin(&shelf, None);
     let (count, window) = (AtomicU64::new(0), AtomicU8::new(0));
     let none = crate::LineTable { lines: std::ptr::null(), pairs: std::ptr::null() };
-    let filter = Filter { count: &count, window: &window, readable: none, writable: none };
+    let kept = std::ptr::null();
+    let filter = Filter { count: &count, window: &window, readable: none, writable: none, kept };
     let stream = log.stream(ThreadId(0));
     stream.count_accesses(filter);
     let made = || count.load(Ordering::Relaxed);
