@@ -343,19 +343,6 @@ impl Code {
         self.put(&table.to_le_bytes());
     }
 
-    /// `cmp dword ptr [rcx + offset], value`
-    pub(super) fn compare_at_rcx(&mut self, offset: u32, value: u32) {
-        self.put(&[0x81, 0xb9]);
-        self.put(&offset.to_le_bytes());
-        self.put(&value.to_le_bytes());
-    }
-
-    /// `jne target`
-    pub(super) fn jne(&mut self, target: u64) {
-        self.put(&[0x0f, 0x85]);
-        self.rel32(target);
-    }
-
     /// `mov ecx, [rdx + offset]` and `lea ecx, [rcx - value]`: rcx is 0 if that is what is there.
     pub(super) fn difference_at_rdx(&mut self, offset: u32, value: u32) {
         self.put(&[0x8b, 0x8a]);

@@ -4,15 +4,19 @@
 //!
 //! ```text
 //!       mov [rcx slot], rcx
-//!       mov rcx, code
-//!       cmp dword [rcx], bytes    again for each four bytes
-//!       jne changed               among the rare exits: has the block translated again
+//!       mov [scratch], rdx
+//!       mov rdx, code
+//!       mov ecx, [rdx]            again for each four bytes
+//!       lea ecx, [rcx - bytes]
+//!       jrcxz same
+//!       jmp changed               among the rare exits: has the block translated again
+//! same: mov rdx, [scratch]
 //!       mov rcx, [rcx slot]
 //!       translation of the block
 //! ```
 //!
-//! Where code at the start of the block may read the flags, differences are looked at with `lea` and
-//! `jrcxz` instead. The comparison holds for whatever has written the code: this thread or another,
+//! That changes no flags, whatever the block does with them: the code that has taken its place may read
+//! them. The comparison holds for whatever has written the code: this thread or another,
 //! the kernel, or a second mapping of the same memory. Nothing needs to be invalidated.
 //!
 //! With every access in order ([`refrain_vm::EngineConfig::every_access`]), reading code is an access too:
@@ -50,8 +54,7 @@ use super::faults::Fix;
 use super::state::NEVER;
 use super::translator::{Failure, Looked, Translator};
 use crate::memory::read_guest;
-use crate::unused::STATUS;
-use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind};
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 use refrain_vm::line_index;
 use std::ops::Range;
 
@@ -91,47 +94,22 @@ pub(super) struct Keeping {
 /// So many times a block asks for code that has not changed, until it compares by itself.
 const OFTEN: u32 = 256;
 
-/// What a block's look at its code depends on.
-struct Extent {
-    /// Bytes of code, no fewer than the block has.
-    len: usize,
-    /// Nobody reads the status flags that the block is entered with.
-    flags_dead: bool,
-}
-
-/// How far the block of at most so many instructions at the start of `code` may reach.
-fn extent(pc: u64, code: &[u8], most: usize) -> Extent {
+/// How many bytes the block of at most so many instructions at the start of `code` may have.
+fn extent(pc: u64, code: &[u8], most: usize) -> usize {
     let mut decoder = Decoder::with_ip(64, code, pc, DecoderOptions::NONE);
     let mut instruction = Instruction::default();
-    let (mut undecided, mut flags_dead, mut len) = (true, false, 0);
+    let mut len = 0;
     for _ in 0..most {
         if !decoder.can_decode() {
             break;
         }
         decoder.decode_out(&mut instruction);
         len = decoder.position();
-        if undecided {
-            let passes = instruction.rflags_read() & STATUS == 0 && !touches_memory(&instruction);
-            flags_dead = passes && overwrites_flags(&instruction);
-            undecided = passes && !flags_dead;
-        }
         if instruction.is_invalid() || instruction.flow_control() != FlowControl::Next {
             break;
         }
     }
-    Extent { len: len.clamp(STEP.min(code.len()), code.len()), flags_dead }
-}
-
-/// Whether an instruction may fault, and so show the flags to a handler of the guest's.
-fn touches_memory(instruction: &Instruction) -> bool {
-    instruction.is_stack_instruction()
-        || (0..instruction.op_count()).any(|n| instruction.op_kind(n) == OpKind::Memory)
-}
-
-/// Whether an instruction leaves nothing of the status flags that there were.
-fn overwrites_flags(instruction: &Instruction) -> bool {
-    use Mnemonic::*;
-    matches!(instruction.mnemonic(), Add | Sub | Cmp | And | Or | Xor | Test | Neg)
+    len.clamp(STEP.min(code.len()), code.len())
 }
 
 impl Translator {
@@ -140,7 +118,7 @@ impl Translator {
     pub(super) fn look_at_code(&mut self, pc: u64, code: &[u8], variant: Variant) {
         let body = self.hot.here();
         let most = if variant.steps() { 1 } else { MAX_BLOCK };
-        let Extent { len, flags_dead } = extent(pc, code, most);
+        let len = extent(pc, code, most);
         // Where less can be read from here on, the bytes before are looked at too.
         let (mut start, mut last) = (pc, [0; STEP]);
         let code = if len < STEP {
@@ -167,31 +145,19 @@ impl Translator {
             }
             Look::Asked => self.ask_when_none_are_left(pc, code.len(), variant),
         }
-        if flags_dead {
-            self.faults.mark(self.hot.here(), pc, 0, Fix::Rcx);
-        } else {
-            self.hot.spill(emit::SCRATCH, RDX);
-            self.faults.mark(self.hot.here(), pc, 0, Fix::RcxAndRdx);
-        }
-        self.hot.load_constant(if flags_dead { RCX } else { RDX }, start);
+        self.hot.spill(emit::SCRATCH, RDX);
+        self.faults.mark(self.hot.here(), pc, 0, Fix::RcxAndRdx);
+        self.hot.load_constant(RDX, start);
         let changed = self.cold.here();
         // The last comparison overlaps the one before, if it must.
         let end = code.len() - STEP;
         for offset in (0..end).step_by(STEP).chain([end]) {
             let bytes = code[offset..offset + STEP].try_into().expect("as many as a step has");
-            let (offset, value) = (offset as u32, u32::from_le_bytes(bytes));
-            if flags_dead {
-                self.hot.compare_at_rcx(offset, value);
-                self.hot.jne(changed);
-            } else {
-                self.hot.difference_at_rdx(offset, value);
-                self.hot.skip_if_rcx_zero(JUMP);
-                self.hot.jmp(changed);
-            }
+            self.hot.difference_at_rdx(offset as u32, u32::from_le_bytes(bytes));
+            self.hot.skip_if_rcx_zero(JUMP);
+            self.hot.jmp(changed);
         }
-        if !flags_dead {
-            self.hot.reload(RDX, emit::SCRATCH);
-        }
+        self.hot.reload(RDX, emit::SCRATCH);
         if look == Look::Permitted {
             self.hot.set_byte(emit::WINDOW, 0);
         }
@@ -201,7 +167,7 @@ impl Translator {
             let (code, behind) = (code.to_vec(), self.hot.here());
             self.looked.insert((pc, variant), Looked { code, start, behind, keeps: None });
         }
-        self.changed_exit(pc, body, variant, flags_dead);
+        self.changed_exit(pc, body, variant, true);
     }
 
     /// Emits the look whether the thread keeps the code of the block at `pc`, which has these bytes.
@@ -229,7 +195,7 @@ impl Translator {
         let keeps = Some(Keeping { entry, jump: entry + APART, changed, asked: 0 });
         let (code, behind) = (code.to_vec(), self.hot.here());
         self.looked.insert((pc, variant), Looked { code, start, behind, keeps });
-        self.changed_exit(pc, body, variant, true);
+        self.changed_exit(pc, body, variant, false);
     }
 
     /// Whether the guest generates the code at an address.
@@ -339,8 +305,8 @@ impl Translator {
 
     /// Emits the way out of a block whose code has changed: a jump to its translation, once there
     /// is one.
-    fn changed_exit(&mut self, pc: u64, body: u64, variant: Variant, flags_dead: bool) {
-        if !flags_dead {
+    fn changed_exit(&mut self, pc: u64, body: u64, variant: Variant, compared: bool) {
+        if compared {
             self.cold.reload(RDX, emit::SCRATCH);
         }
         self.cold.reload(RCX, emit::RCX_SLOT);
@@ -396,20 +362,4 @@ fn is_current(looked: &Looked) -> bool {
 fn lines(start: u64, end: u64) -> impl Iterator<Item = usize> {
     let lines = start & !(LINE - 1)..end;
     lines.step_by(LINE as usize).map(line_index)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn flags_are_dead_only_if_they_are_overwritten_for_certain() {
-        let flags_dead = |code: &[u8]| extent(0x1000, code, MAX_BLOCK).flags_dead;
-        assert!(flags_dead(&[0x90, 0x31, 0xc0, 0xc3]), "xor eax, eax");
-        assert!(!flags_dead(&[0x0f, 0x92, 0xc0, 0x31, 0xc0, 0xc3]), "setb first");
-        assert!(!flags_dead(&[0x48, 0x83, 0x39, 0x00, 0xc3]), "cmp with memory may fault");
-        assert!(!flags_dead(&[0x8b, 0x01, 0x31, 0xc0, 0xc3]), "a load may fault");
-        assert!(!flags_dead(&[0x48, 0xff, 0xc0, 0xc3, 0x90]), "inc keeps the carry");
-        assert!(!flags_dead(&[0xd1, 0xe0, 0x75, 0x00, 0x90]), "a branch ends the block");
-    }
 }

@@ -38,7 +38,7 @@ fn self_changing(guest: &Guest, function: impl Fn(&mut CodeAssembler)) {
 fn a_function_that_is_changed_between_calls() {
     type Function = fn(&mut CodeAssembler);
     let functions: [Function; 2] = [
-        // The byte at 4 is the constant's. Flags are looked around, ...
+        // The byte at 4 is the constant's. Flags are kept, ...
         |a| a.db(&[0x90, 0x90, 0x90, 0xb8, 0, 0, 0, 0]).unwrap(),
         // ... and overwritten.
         |a| a.db(&[0x31, 0xc0, 0x90, 0x05, 0, 0, 0, 0]).unwrap(),
@@ -69,6 +69,32 @@ fn flags_and_registers_go_through() {
     context.gpr[reg::RDX] = 8;
     assert_eq!(run(&engine_of(&guest), &mut context), Exit::Syscall);
     assert_eq!([reg::RAX, reg::RCX, reg::RDX].map(|r| context.gpr[r]), [1, 7, 8]);
+}
+
+/// Code that reads the flags takes the place of code that overwrote them.
+#[test]
+fn flags_go_through_where_the_code_has_changed() {
+    let guest = Guest::new();
+    let engine = engine_of(&guest);
+    let run_with = |carry: bool| {
+        let mut context = guest.context();
+        context.rflags |= u64::from(carry);
+        assert_eq!(run(&engine, &mut context), Exit::Syscall);
+        context.gpr[reg::RAX]
+    };
+    for round in 0..4 {
+        guest.assemble(|a| {
+            a.xor(eax, eax).unwrap();
+            a.syscall().unwrap();
+        });
+        assert_eq!(run_with(round % 2 == 0), 0);
+        guest.assemble(|a| {
+            a.setc(al).unwrap();
+            a.movzx(eax, al).unwrap();
+            a.syscall().unwrap();
+        });
+        assert_eq!(run_with(round % 2 == 0), u64::from(round % 2 == 0));
+    }
 }
 
 /// Calls, their targets and what they return to change like any other code.
