@@ -36,8 +36,7 @@
 //! ```
 
 use super::desc::{Desc, Kind, Operand, Strings};
-use super::emit::{self, Code, RCX, RDX};
-use super::every::SHORT;
+use super::emit::{self, Code, RCX, RDX, SHORT};
 use super::plan::is_within_a_line;
 use super::translate::{BlockEnd, Original};
 use super::translator::Translator;

@@ -17,6 +17,9 @@ impl Slot {
     }
 }
 
+/// How far a short jump leads.
+pub(super) const SHORT: u64 = 127;
+
 /// The context.
 const CONTEXT: Slot = Slot(offset_of!(ThreadState, context) as u32);
 /// The guest's rcx.

@@ -33,7 +33,7 @@
 
 use super::careful::full_address;
 use super::desc::Variant;
-use super::emit::{self, Code, RCX, Slot};
+use super::emit::{self, Code, RCX, SHORT, Slot};
 use super::plan::Look;
 use super::translate::{BlockEnd, Original};
 use super::translator::Translator;
@@ -42,8 +42,6 @@ use iced_x86::{Encoder, FlowControl, Instruction, Register};
 use refrain_vm::{OrderedKind, line_index};
 use std::mem::take;
 
-/// How far a short jump leads.
-pub(super) const SHORT: u64 = 127;
 /// Bytes of a look at most.
 const LOOK: u64 = 72;
 /// Bytes of a `jmp`.

@@ -51,8 +51,9 @@
 use super::desc::{Kind, MAX_BLOCK, Variant};
 use super::emit::{self, RCX, RDX};
 use super::faults::Fix;
+use super::looked::{Keeping, Key, Looked};
 use super::state::NEVER;
-use super::translator::{Failure, Looked, Translator};
+use super::translator::{Failure, Translator};
 use crate::memory::read_guest;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 use refrain_vm::line_index;
@@ -76,19 +77,6 @@ pub(super) enum Look {
     Permitted,
     /// In a replay of one, where an event may come: if the machine has said so.
     Asked,
-}
-
-/// Where a block looks whether its thread keeps its code.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Keeping {
-    /// The displacement of the first line's entry.
-    entry: u64,
-    /// Of the jump if that line is not kept.
-    jump: u64,
-    /// The way to the block's new translation.
-    changed: u64,
-    /// How often it has asked, and the code was what it had been.
-    asked: u32,
 }
 
 /// So many times a block asks for code that has not changed, until it compares by itself.
@@ -165,7 +153,7 @@ impl Translator {
         self.faults.end(self.hot.here(), 0);
         if look != Look::Plain {
             let (code, behind) = (code.to_vec(), self.hot.here());
-            self.looked.insert((pc, variant), Looked { code, start, behind, keeps: None });
+            self.looked.blocks.insert((pc, variant), Looked { code, start, behind, keeps: None });
         }
         self.changed_exit(pc, body, variant, true);
     }
@@ -184,7 +172,7 @@ impl Translator {
         self.faults.mark(self.hot.here(), pc, 0, Fix::Rcx);
         self.save_rcx();
         for line in lines(start, end) {
-            self.keeping.entry(line).or_default().push((pc, variant));
+            self.looked.keeping.entry(line).or_default().push((pc, variant));
             self.hot.look_up_line(emit::KEPT, line);
             self.hot.skip_if_rcx_zero(JUMP);
             self.hot.jmp(ask);
@@ -194,7 +182,7 @@ impl Translator {
         let changed = self.cold.here();
         let keeps = Some(Keeping { entry, jump: entry + APART, changed, asked: 0 });
         let (code, behind) = (code.to_vec(), self.hot.here());
-        self.looked.insert((pc, variant), Looked { code, start, behind, keeps });
+        self.looked.blocks.insert((pc, variant), Looked { code, start, behind, keeps });
         self.changed_exit(pc, body, variant, false);
     }
 
@@ -209,7 +197,7 @@ impl Translator {
         let every = self.config.order_atomics && self.several && self.config.every_access;
         match &self.config.watched {
             _ if !every || !variant.observed() => Look::Plain,
-            None if self.comparing.contains(&pc) => Look::Permitted,
+            None if self.looked.comparing.contains(&pc) => Look::Permitted,
             None => Look::Kept,
             Some(sites) if sites.contains(&pc) && self.is_generated(pc) => Look::Asked,
             Some(_) => Look::Plain,
@@ -248,14 +236,15 @@ impl Translator {
     /// Where the translation of the block at `pc`, as its code is now, goes on behind its look. The
     /// block has been asked for.
     pub(super) fn behind_the_look(&self, pc: u64, variant: Variant) -> Option<u64> {
-        self.looked.get(&(pc, variant)).map(|looked| looked.behind)
+        self.looked.blocks.get(&(pc, variant)).map(|looked| looked.behind)
     }
 
     /// Forgets the translation of a block if its code has changed. Its thread is about to keep the block's
     /// lines: those of all blocks in them that have changed will not be executed any more.
     pub(super) fn look_again(&mut self, pc: u64, variant: Variant) -> Result<(), Failure> {
         let key = (pc, variant);
-        let (Some(looked), Some(body)) = (self.looked.get(&key), self.bodies.get(pc, variant))
+        let (Some(looked), Some(body)) =
+            (self.looked.blocks.get(&key), self.bodies.get(pc, variant))
         else {
             return Ok(());
         };
@@ -264,11 +253,11 @@ impl Translator {
             for line in lines(looked.start, looked.start + looked.code.len() as u64) {
                 self.look_at_line(line);
             }
-            let asked = self.looked.get_mut(&key).and_then(|looked| looked.keeps.as_mut());
+            let asked = self.looked.blocks.get_mut(&key).and_then(|looked| looked.keeps.as_mut());
             if let Some(keeping) = asked {
                 keeping.asked += 1;
                 if keeping.asked == OFTEN {
-                    self.comparing.insert(pc);
+                    self.looked.comparing.insert(pc);
                     self.outdate(key);
                     is_over = true;
                 }
@@ -279,10 +268,10 @@ impl Translator {
 
     /// Compares a line with the blocks that have been made of it.
     fn look_at_line(&mut self, line: usize) {
-        let Some(mut keys) = self.keeping.remove(&line) else { return };
+        let Some(mut keys) = self.looked.keeping.remove(&line) else { return };
         keys.retain(|key| {
             let is_there = |looked: &Looked| looked.keeps.is_some();
-            let looked = self.looked.get(key).filter(|looked| is_there(looked));
+            let looked = self.looked.blocks.get(key).filter(|looked| is_there(looked));
             let stays = looked.is_some_and(is_current);
             if looked.is_some() && !stays {
                 self.outdate(*key);
@@ -291,12 +280,14 @@ impl Translator {
         });
         keys.sort_unstable();
         keys.dedup();
-        self.keeping.insert(line, keys);
+        self.looked.keeping.insert(line, keys);
     }
 
     /// A block has changed: whoever comes to it goes to its new translation.
-    fn outdate(&mut self, key: (u64, Variant)) {
-        let Some(Looked { keeps: Some(keeping), .. }) = self.looked.remove(&key) else { return };
+    fn outdate(&mut self, key: Key) {
+        let Some(Looked { keeps: Some(keeping), .. }) = self.looked.blocks.remove(&key) else {
+            return;
+        };
         let Keeping { entry, jump, changed, .. } = keeping;
         // No thread keeps the line whose code is not what it was, so each look of this block leads to `jump`.
         self.patch(jump, changed);

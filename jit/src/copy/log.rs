@@ -43,8 +43,7 @@
 
 use super::accessed::{Place, Record, Records, records_of};
 use super::desc::{Desc, Kind, Variant};
-use super::emit::{self, Code, RCX, RDX};
-use super::every::SHORT;
+use super::emit::{self, Code, RCX, RDX, SHORT};
 use super::faults::Fix;
 use super::state::RECORD;
 use super::translate::{BlockEnd, Original};

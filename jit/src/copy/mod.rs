@@ -55,6 +55,7 @@ mod kept;
 mod learned;
 mod limits;
 mod log;
+mod looked;
 mod loops;
 mod ordered;
 mod own;

@@ -13,11 +13,11 @@ use super::desc::{Arena, Desc, Kind, Variant};
 use super::emit::{self, Code, REACH};
 use super::faults::FaultMap;
 use super::functions::Functions;
-use super::generated::Keeping;
 use super::image::{Extent, Persistent, What};
 use super::inline;
 use super::kept::Kept;
 use super::learned::Learned;
+use super::looked::LookedBlocks;
 use super::own;
 use super::places::{KeptBefore, Places};
 use super::plan::Every;
@@ -76,18 +76,6 @@ pub(super) struct Following {
     pub(super) field: u64,
     pub(super) target: u64,
     pub(super) variant: Variant,
-}
-
-/// The translation of a block of generated code behind its look ([`super::generated`]).
-pub(super) struct Looked {
-    /// The code that it is the translation of.
-    pub(super) code: Vec<u8>,
-    /// Where it begins.
-    pub(super) start: u64,
-    /// Where the translation goes on.
-    pub(super) behind: u64,
-    /// How it looks, if that is whether its thread keeps the code.
-    pub(super) keeps: Option<Keeping>,
 }
 
 /// Hooked addresses.
@@ -186,11 +174,7 @@ pub(super) struct Translator {
     /// Where the guest generates code.
     pub(super) generated: RangeSet<u64>,
     /// Blocks of such code that look whether their thread may read it.
-    pub(super) looked: FixedMap<(u64, Variant), Looked>,
-    /// By line index: those that look whether their thread keeps the code.
-    pub(super) keeping: FixedMap<usize, Vec<(u64, Variant)>>,
-    /// Blocks whose lines are written too often for that: they compare.
-    pub(super) comparing: FixedSet<u64>,
+    pub(super) looked: LookedBlocks,
     /// Pages that hold guest code of some block, but for code that the guest generates.
     pub(super) pages: FixedSet<u64>,
     /// The last of them that was added.
@@ -267,9 +251,7 @@ impl Translator {
             fast_paths: FixedMap::default(),
             ordered_fast_path: None,
             generated: RangeSet::new(),
-            looked: FixedMap::default(),
-            keeping: FixedMap::default(),
-            comparing: FixedSet::default(),
+            looked: LookedBlocks::default(),
             pages: FixedSet::default(),
             last_page: None,
             copied: Copied::default(),
@@ -647,8 +629,7 @@ impl Translator {
         self.unlink(|_| true);
         self.links.clear();
         self.bodies.clear();
-        self.looked.clear();
-        self.keeping.clear();
+        self.looked.forget();
         self.jump_entries.clear();
         self.return_entries.clear();
         self.call_sites.clear();
@@ -715,9 +696,7 @@ impl Translator {
         self.generation += 1;
         abandon(&mut self.links, Vec::new());
         abandon(&mut self.bodies, Places::with_room(EXPECTED));
-        abandon(&mut self.looked, FixedMap::default());
-        abandon(&mut self.keeping, FixedMap::default());
-        abandon(&mut self.comparing, FixedSet::default());
+        abandon(&mut self.looked, LookedBlocks::default());
         abandon(&mut self.jump_entries, Places::default());
         abandon(&mut self.return_entries, Places::with_room(EXPECTED));
         abandon(&mut self.call_sites, Places::with_room(EXPECTED));

@@ -1,0 +1,51 @@
+//! Blocks of generated code whose translations begin with a look at the code ([`super::generated`]).
+
+use super::desc::Variant;
+use refrain_trace::fixed::{FixedMap, FixedSet};
+
+/// A block, by its address and how it is translated.
+pub(super) type Key = (u64, Variant);
+
+/// All of them.
+#[derive(Default)]
+pub(super) struct LookedBlocks {
+    /// What was translated.
+    pub(super) blocks: FixedMap<Key, Looked>,
+    /// By line index: those that look whether their thread keeps the code.
+    pub(super) keeping: FixedMap<usize, Vec<Key>>,
+    /// Those whose lines are written too often for that: they compare.
+    pub(super) comparing: FixedSet<u64>,
+}
+
+impl LookedBlocks {
+    /// There are no translations any more.
+    pub(super) fn forget(&mut self) {
+        self.blocks.clear();
+        self.keeping.clear();
+    }
+}
+
+/// The translation of a block of generated code behind its look ([`super::generated`]).
+pub(super) struct Looked {
+    /// The code that it is the translation of.
+    pub(super) code: Vec<u8>,
+    /// Where it begins.
+    pub(super) start: u64,
+    /// Where the translation goes on.
+    pub(super) behind: u64,
+    /// How it looks, if that is whether its thread keeps the code.
+    pub(super) keeps: Option<Keeping>,
+}
+
+/// Where a block looks whether its thread keeps its code.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Keeping {
+    /// The displacement of the first line's entry.
+    pub(super) entry: u64,
+    /// Of the jump if that line is not kept.
+    pub(super) jump: u64,
+    /// The way to the block's new translation.
+    pub(super) changed: u64,
+    /// How often it has asked, and the code was what it had been.
+    pub(super) asked: u32,
+}
