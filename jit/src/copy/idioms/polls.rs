@@ -73,11 +73,12 @@ pub(super) fn polls(
 /// Whether a function stores, as far as one can see, what a load of it loads. Then a round without the
 /// store does not wait for another thread.
 fn is_stored(code: &[Instruction], load: &Instruction) -> bool {
-    let (base, offset) = (load.memory_base(), load.memory_displacement64());
+    let registers = |i: &Instruction| (i.memory_base(), i.memory_index());
+    let (named_by, offset) = (registers(load), load.memory_displacement64());
     code.iter().any(|i| {
         writes_memory(i)
             && i.memory_displacement64() == offset
-            && (i.memory_base() == base || offset != 0 && i.memory_base() != Register::RSP)
+            && (registers(i) == named_by || offset != 0 && i.memory_base() != Register::RSP)
     })
 }
 
@@ -406,6 +407,41 @@ mod tests {
             a.ret().unwrap();
         });
         assert_eq!(found, [Mnemonic::Mov]);
+    }
+
+    /// As where a thread is told to stop once the others have done enough, and the function has filled another
+    /// array before: both operands have the same register, which is the number of the element.
+    #[test]
+    fn arrays_that_are_added_up_beside_others() {
+        let found = |filled: AsmRegister64| {
+            polled(|a| {
+                let [mut again, mut next, mut more, mut fill] =
+                    std::array::from_fn(|_| a.create_label());
+                a.set_label(&mut fill).unwrap();
+                a.mov(dword_ptr(rax + filled), 1).unwrap();
+                a.add(rax, 4).unwrap();
+                a.cmp(rax, 16).unwrap();
+                a.jne(fill).unwrap();
+                a.set_label(&mut again).unwrap();
+                a.xor(eax, eax).unwrap();
+                a.xor(ebp, ebp).unwrap();
+                a.set_label(&mut next).unwrap();
+                a.add(ebp, dword_ptr(rax + rbx)).unwrap();
+                a.add(rax, 4).unwrap();
+                a.cmp(rax, 16).unwrap();
+                a.jne(next).unwrap();
+                a.cmp(ebp, 50).unwrap();
+                a.jle(more).unwrap();
+                a.mov(dword_ptr(0x7000), 1).unwrap();
+                a.set_label(&mut more).unwrap();
+                a.call(FOREIGN).unwrap();
+                a.cmp(ebp, 100).unwrap();
+                a.jl(again).unwrap();
+                a.ret().unwrap();
+            })
+        };
+        assert_eq!(found(rcx), [Mnemonic::Add]);
+        assert_eq!(found(rbx), [], "it stores what it loads");
     }
 
     /// Who waits for room in a ring keeps what it has seen of the other's index.
