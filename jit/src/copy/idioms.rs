@@ -168,7 +168,7 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
     }
     around.handed.iter().for_each(|&address| locked_addresses.add_alone(address));
     let flow = Flow::of(code);
-    let polls = polls(code, &flow, around.only_waits);
+    let polls = polls(code, &addresses, &flow, around.only_waits);
     let polled: Vec<(u64, SymbolicAddress)> = operands()
         .filter(|(i, _)| polls.binary_search(&i.ip()).is_ok())
         .filter_map(|(i, address)| Some((i.ip(), (*address)?)))

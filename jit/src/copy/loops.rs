@@ -66,12 +66,12 @@ impl Flow {
     }
 
     /// The parts of loops that can be executed over and over by quiet instructions alone, each as its
-    /// blocks in ascending order.
+    /// blocks in ascending order, and which of these is the first one that other code leads to.
     pub(super) fn quiet_rounds(
         &self,
         code: &[Instruction],
         is_quiet: impl Fn(&Instruction) -> bool,
-    ) -> Vec<Loop> {
+    ) -> Vec<(Loop, usize)> {
         let Some(FlowGraph { blocks: graph, .. }) = &self.0 else { return Vec::new() };
         let quiet: Vec<bool> = graph
             .node_weights()
@@ -88,11 +88,14 @@ impl Flow {
         let rounds = tarjan_scc(&quiet).into_iter();
         rounds
             .filter(|blocks| blocks.len() > 1 || graph.contains_edge(blocks[0], blocks[0]))
-            .map(|blocks| {
-                let mut round: Loop =
-                    blocks.into_iter().map(|block| graph[block].clone()).collect();
-                round.sort_unstable_by_key(|block| block.start);
-                round
+            .map(|mut blocks| {
+                blocks.sort_unstable_by_key(|&block| graph[block].start);
+                let is_entered = |&block: &NodeIndex| {
+                    let mut before = graph.neighbors_directed(block, petgraph::Incoming);
+                    before.any(|from| !blocks.contains(&from))
+                };
+                let entry = blocks.iter().position(is_entered).unwrap_or(0);
+                (blocks.iter().map(|&block| graph[block].clone()).collect(), entry)
             })
             .collect()
     }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 /// What tells this finder from others, whose findings it must not take for its own: the digest of
 /// what it finds in code that stays the same. A test names the new one when that has changed.
-const FINDER: u64 = 0xd72e_f50f_0638_6448;
+const FINDER: u64 = 0x8982_1cbb_5833_767e;
 
 /// Findings that are kept; of more, only those that this process has met.
 const MOST: usize = 1 << 15;
@@ -212,7 +212,7 @@ mod tests {
     /// is loaded to be tested; a guard's destructor, which the next function calls beside a lock; a loop
     /// over objects that it locks; and, last, a comparison that no compiler makes of an ordinary word, in a
     /// function with a frame pointer, and locks in an array, of which one is released by another address.
-    const RARE: [fn(&mut CodeAssembler); 29] = [
+    const RARE: [fn(&mut CodeAssembler); 33] = [
         |a| a.ret().unwrap(),
         |a| a.ret().unwrap(),
         |a| a.jmp(16).unwrap(),
@@ -400,6 +400,56 @@ mod tests {
             a.jne(again).unwrap();
             a.ret().unwrap();
         },
+        |a| {
+            let [mut fill, mut again, mut more] = std::array::from_fn(|_| a.create_label());
+            a.set_label(&mut fill).unwrap();
+            a.mov(dword_ptr(rax + rcx), 1).unwrap();
+            a.add(rax, 4).unwrap();
+            a.cmp(rax, 16).unwrap();
+            a.jne(fill).unwrap();
+            a.xor(eax, eax).unwrap();
+            a.set_label(&mut again).unwrap();
+            a.mov(edx, dword_ptr(rax + rbx)).unwrap();
+            a.cmp(edx, 50).unwrap();
+            a.jle(more).unwrap();
+            a.mov(qword_ptr(r9 + 8), rbp).unwrap();
+            a.set_label(&mut more).unwrap();
+            a.test(edx, edx).unwrap();
+            a.jne(again).unwrap();
+            a.ret().unwrap();
+        },
+        |a| {
+            a.mov(rdx, qword_ptr(rdi + 0x25a8)).unwrap();
+            a.add(r12, rdx).unwrap();
+            a.mov(qword_ptr(rdi + 0x25a8), r12).unwrap();
+            a.ret().unwrap();
+        },
+        |a| {
+            a.mov(rax, qword_ptr(rdi + 0x25a8)).unwrap();
+            a.ret().unwrap();
+        },
+        |a| {
+            let [mut next, mut compare, mut more, mut again] =
+                std::array::from_fn(|_| a.create_label());
+            a.jmp(again).unwrap();
+            a.set_label(&mut next).unwrap();
+            a.add(ebx, dword_ptr(rsi + r12 * 4)).unwrap();
+            a.add(r12, 1).unwrap();
+            a.set_label(&mut compare).unwrap();
+            a.cmp(r12, 3).unwrap();
+            a.jle(next).unwrap();
+            a.cmp(ebx, 50).unwrap();
+            a.jle(more).unwrap();
+            a.mov(qword_ptr(r9 + 8), rbp).unwrap();
+            a.set_label(&mut more).unwrap();
+            a.cmp(ebx, 100).unwrap();
+            a.jle(again).unwrap();
+            a.ret().unwrap();
+            a.set_label(&mut again).unwrap();
+            a.mov(r12d, 0).unwrap();
+            a.mov(ebx, 0).unwrap();
+            a.jmp(compare).unwrap();
+        },
     ];
 
     /// Where a table of slots lies, behind all functions.
@@ -454,10 +504,12 @@ mod tests {
         }
         assert!(found.iter().any(|[polls, ..]| !polls.is_empty()));
         assert_eq!(
-            [3, 4, 7, 8, 11, 12, 13, 15, 16, 18, 19, 20, 22, 23, 24, 25, 26, 27, 28]
+            [3, 4, 7, 8, 11, 12, 13, 15, 16, 18, 19, 20, 22, 23, 24, 25, 26, 27, 28, 30, 31]
                 .map(|rare| found[rare][1].len()),
-            [1, 1, 1, 2, 2, 1, 1, 1, 2, 1, 1, 1, 1, 1, 1, 2, 1, 1, 2]
+            [1, 1, 1, 2, 2, 1, 1, 1, 2, 1, 1, 1, 1, 1, 1, 2, 1, 1, 2, 2, 1]
         );
+        assert_eq!(found[29].each_ref().map(Vec::len), [1, 1, 0], "a poll beside an array");
+        assert_eq!(found[32].each_ref().map(Vec::len), [1, 0, 0], "a sum that is polled");
         assert_eq!(found[21].each_ref().map(Vec::len), [0, 2, 1], "a reader of a seqlock");
         // Of the C library: a first look before a lock, and a store before a futex call.
         let starts = functions(2, |number, a| {

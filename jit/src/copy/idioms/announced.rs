@@ -35,7 +35,8 @@ pub(super) fn announced(
     };
     let only_waits = |i: &Instruction| is_polled(i) || is_idle(i) || is_pause(i);
     let rounds = flow.quiet_rounds(code, only_waits);
-    let waiting = rounds.iter().flatten().flat_map(|block| &code[block.clone()]);
+    let blocks = rounds.iter().flat_map(|(round, _)| round);
+    let waiting = blocks.flat_map(|block| &code[block.clone()]);
     let widths: FixedSet<MemorySize> =
         waiting.filter(|i| is_polled(i)).map(|i| width(i.memory_size())).collect();
     if widths.is_empty() {
@@ -100,6 +101,7 @@ fn writes<'a>(
 #[cfg(test)]
 mod tests {
     use super::announced;
+    use crate::copy::addresses::symbolic_addresses;
     use crate::copy::idioms::pauses::{Callee, pauses};
     use crate::copy::idioms::polls::polls;
     use crate::copy::loops::Flow;
@@ -110,7 +112,7 @@ mod tests {
     fn found(write: impl FnOnce(&mut CodeAssembler)) -> Vec<usize> {
         let code = assembled(write);
         let flow = Flow::of(&code);
-        let polls = polls(&code, &flow, |_| false);
+        let polls = polls(&code, &symbolic_addresses(&code), &flow, |_| false);
         announced(&code, (&flow, &flow.loops()), &polls, &pauses(&code, |_| Callee::Other))
     }
 

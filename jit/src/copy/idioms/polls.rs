@@ -17,12 +17,14 @@
 //! itself from round to round.
 
 use crate::common::{CLOBBERED, is_call};
+use crate::copy::addresses::SymbolicAddress;
 use crate::copy::loops::{Flow, ends_here, target};
 use crate::copy::ordered::{is_candidate, is_stack_load, writes_memory};
 use iced_x86::{
     FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,
     UsedRegister,
 };
+use std::ops::Range;
 
 /// Instructions of a loop that is looked at.
 const LONGEST: usize = 32;
@@ -31,10 +33,11 @@ const LONGEST: usize = 32;
 const LONGEST_UNROLLED: usize = 96;
 
 /// Addresses of the loads that loops of a function poll, in ascending order. `code` is the
-/// function's instructions in order, `flow` how control flows in it; `waits` tells whether a call only
-/// waits.
+/// function's instructions in order, `addresses` what their operands name, `flow` how control flows in it;
+/// `waits` tells whether a call only waits.
 pub(super) fn polls(
     code: &[Instruction],
+    addresses: &[Option<SymbolicAddress>],
     flow: &Flow,
     waits: impl Fn(&Instruction) -> bool,
 ) -> Box<[u64]> {
@@ -50,18 +53,21 @@ pub(super) fn polls(
         let first = end.saturating_sub(LONGEST_UNROLLED - 1);
         if let Ok(start) = code[first..=end].binary_search_by_key(&target, Instruction::ip)
             && (end - first - start < LONGEST || !code[first + start..=end].iter().any(acts))
-            && let Some(body) = Loop::new(&code[first + start..=end], &waits, false, &mut factory)
+            && let Some(body) =
+                Loop::new(&code[first + start..=end], 0, &waits, false, &mut factory)
         {
             found.extend(body.polled().map(Instruction::ip));
         }
     }
-    for round in flow.quiet_rounds(code, |i| is_quiet(i) || is_call(i) && waits(i)) {
+    for (round, entry) in flow.quiet_rounds(code, |i| is_quiet(i) || is_call(i) && waits(i)) {
+        // A loop within may come first.
+        let start = round[..entry].iter().map(Range::len).sum();
         let body: Vec<Instruction> =
             round.into_iter().flat_map(|b| code[b].iter().copied()).collect();
         if body.len() <= LONGEST_UNROLLED
-            && let Some(body) = Loop::new(&body, &waits, true, &mut factory)
+            && let Some(body) = Loop::new(&body, start, &waits, true, &mut factory)
         {
-            let others = body.polled().filter(|load| !is_stored(code, load));
+            let others = body.polled().filter(|load| !is_stored(code, addresses, load));
             found.extend(others.map(Instruction::ip));
         }
     }
@@ -72,12 +78,25 @@ pub(super) fn polls(
 
 /// Whether a function stores, as far as one can see, what a load of it loads. Then a round without the
 /// store does not wait for another thread.
-fn is_stored(code: &[Instruction], load: &Instruction) -> bool {
-    let (base, offset) = (load.memory_base(), load.memory_displacement64());
-    code.iter().any(|i| {
+fn is_stored(
+    code: &[Instruction],
+    addresses: &[Option<SymbolicAddress>],
+    load: &Instruction,
+) -> bool {
+    let registers = |i: &Instruction| (i.memory_base(), i.memory_index());
+    let (named_by, offset) = (registers(load), load.memory_displacement64());
+    let place = |address: &Option<SymbolicAddress>| address.and_then(|it| it.variable_or_array());
+    let at = code.binary_search_by_key(&load.ip(), Instruction::ip).ok();
+    let loaded = at.and_then(|at| place(&addresses[at]));
+    code.iter().zip(addresses).any(|(i, address)| {
+        let is_elsewhere = || {
+            let places = loaded.zip(place(address));
+            places.is_some_and(|(loaded, stored)| loaded != stored)
+        };
         writes_memory(i)
             && i.memory_displacement64() == offset
-            && (i.memory_base() == base || offset != 0 && i.memory_base() != Register::RSP)
+            && (registers(i) == named_by || offset != 0 && i.memory_base() != Register::RSP)
+            && !is_elsewhere()
     })
 }
 
@@ -141,15 +160,17 @@ const REGISTERS: usize = 32;
 type Origins = [Registers; REGISTERS];
 
 impl<'a> Loop<'a> {
-    /// A loop, unless it writes memory (but constants on its own stack, if it may) or does not wait.
+    /// A loop, unless it writes memory (but constants on its own stack, if it may) or does not wait. `start` is the
+    /// instruction with which rounds begin.
     fn new(
         body: &'a [Instruction],
+        start: usize,
         waits: &impl Fn(&Instruction) -> bool,
         may_set_own: bool,
         factory: &mut InstructionInfoFactory,
     ) -> Option<Loop<'a>> {
         let inside: Vec<Option<usize>> = body.iter().map(|i| target(body, i)).collect();
-        let again = again(body, &inside);
+        let again = again(body, start, &inside);
         let mut uses = Vec::with_capacity(body.len());
         for (at, instruction) in body.iter().enumerate() {
             let (read, write) = if !again[at] {
@@ -174,7 +195,7 @@ impl<'a> Loop<'a> {
             };
             uses.push((read, write));
         }
-        let (mut origins, after) = origins(body, &inside, &uses);
+        let (mut origins, after) = origins(body, start, &inside, &uses);
         // What lies between may end elsewhere: the branch back need not be reached from its target.
         origins.last()?.as_ref()?;
         for (origins, again) in origins.iter_mut().zip(again) {
@@ -224,14 +245,16 @@ impl<'a> Loop<'a> {
 }
 
 /// Of each instruction between a branch and its target, whether a round goes on behind it. Others are
-/// on a way out. `inside` says where branches to instructions of the loop lead.
-fn again(body: &[Instruction], inside: &[Option<usize>]) -> Vec<bool> {
+/// on a way out. `start` is the instruction with which rounds begin, and `inside` says where branches to
+/// instructions of the loop lead.
+fn again(body: &[Instruction], start: usize, inside: &[Option<usize>]) -> Vec<bool> {
     let mut again = vec![false; body.len()];
     loop {
         let mut grown = false;
         for at in (0..body.len()).rev() {
-            let jumps = inside[at].is_some_and(|to| to == 0 || again[to]);
-            let follows = follows(body, at) && again.get(at + 1).is_some_and(|&next| next);
+            let goes_on = |to: usize| to == start || again[to];
+            let jumps = inside[at].is_some_and(goes_on);
+            let follows = follows(body, at) && goes_on(at + 1);
             grown |= (jumps || follows) && !again[at];
             again[at] |= jumps || follows;
         }
@@ -251,12 +274,13 @@ fn follows(body: &[Instruction], at: usize) -> bool {
 /// What each register comes from before each instruction of a loop, and when a round is over.
 fn origins(
     body: &[Instruction],
+    start: usize,
     inside: &[Option<usize>],
     uses: &[(Registers, Registers)],
 ) -> (Vec<Option<Origins>>, Origins) {
     let mut before = vec![None; body.len()];
     let mut after = None;
-    before[0] = Some(std::array::from_fn(|register| Registers(1 << register)));
+    before[start] = Some(std::array::from_fn(|register| Registers(1 << register)));
     loop {
         let mut grown = false;
         for at in 0..body.len() {
@@ -275,15 +299,9 @@ fn origins(
                     *to = to.or(from);
                 }
             };
-            if follows(body, at)
-                && let Some(next) = before.get_mut(at + 1)
-            {
-                flow(next);
-            }
-            match inside[at] {
-                Some(0) => flow(&mut after),
-                Some(to) => flow(&mut before[to]),
-                None => {}
+            let next = follows(body, at).then_some(at + 1);
+            for to in next.into_iter().chain(inside[at]) {
+                flow(if to == start { &mut after } else { &mut before[to] });
             }
         }
         if !grown {
@@ -366,6 +384,7 @@ pub(in crate::copy) fn reads_only(access: OpAccess) -> bool {
 #[cfg(test)]
 mod tests {
     use super::{Flow, polls};
+    use crate::copy::addresses::symbolic_addresses;
     use crate::copy::tests::assembled;
     use iced_x86::code_asm::*;
     use iced_x86::{Instruction, Mnemonic};
@@ -376,7 +395,7 @@ mod tests {
     fn polled(write: impl FnOnce(&mut CodeAssembler)) -> Vec<Mnemonic> {
         let code = assembled(write);
         let foreign = |call: &Instruction| call.near_branch_target() == FOREIGN;
-        let found = polls(&code, &Flow::of(&code), foreign);
+        let found = polls(&code, &symbolic_addresses(&code), &Flow::of(&code), foreign);
         code.iter().filter(|i| found.contains(&i.ip())).map(Instruction::mnemonic).collect()
     }
 
@@ -406,6 +425,82 @@ mod tests {
             a.ret().unwrap();
         });
         assert_eq!(found, [Mnemonic::Mov]);
+    }
+
+    /// As where a thread is told to stop once the others have done enough, and the function has filled another
+    /// array before: both operands have the same register, which is the number of the element.
+    #[test]
+    fn arrays_that_are_added_up_beside_others() {
+        let found = |filled: AsmRegister64| {
+            polled(|a| {
+                let [mut again, mut next, mut more, mut fill] =
+                    std::array::from_fn(|_| a.create_label());
+                a.set_label(&mut fill).unwrap();
+                a.mov(dword_ptr(rax + filled), 1).unwrap();
+                a.add(rax, 4).unwrap();
+                a.cmp(rax, 16).unwrap();
+                a.jne(fill).unwrap();
+                a.set_label(&mut again).unwrap();
+                a.xor(eax, eax).unwrap();
+                a.xor(ebp, ebp).unwrap();
+                a.set_label(&mut next).unwrap();
+                a.add(ebp, dword_ptr(rax + rbx)).unwrap();
+                a.add(rax, 4).unwrap();
+                a.cmp(rax, 16).unwrap();
+                a.jne(next).unwrap();
+                a.cmp(ebp, 50).unwrap();
+                a.jle(more).unwrap();
+                a.mov(dword_ptr(0x7000), 1).unwrap();
+                a.set_label(&mut more).unwrap();
+                a.call(FOREIGN).unwrap();
+                a.cmp(ebp, 100).unwrap();
+                a.jl(again).unwrap();
+                a.ret().unwrap();
+            })
+        };
+        assert_eq!(found(rcx), [Mnemonic::Add]);
+        assert_eq!(found(rbx), [], "it stores what it loads");
+    }
+
+    /// As gcc has it with `-Og`: the inner loop comes first, and rounds of the outer one begin behind it.
+    #[test]
+    fn arrays_that_are_added_up_in_a_loop_before_its_beginning() {
+        let found = |resets: bool, filled: i64| {
+            polled(|a| {
+                let [mut next, mut compare, mut more, mut again, mut done] =
+                    std::array::from_fn(|_| a.create_label());
+                a.mov(rdx, filled).unwrap();
+                a.mov(dword_ptr(rdx + rcx * 4), 1).unwrap();
+                a.jmp(again).unwrap();
+                a.set_label(&mut next).unwrap();
+                a.movsxd(rcx, r12d).unwrap();
+                a.mov(rdx, 0x8000_i64).unwrap();
+                a.mov(edx, dword_ptr(rdx + rcx * 4)).unwrap();
+                a.add(ebx, edx).unwrap();
+                a.add(r12d, 1).unwrap();
+                a.set_label(&mut compare).unwrap();
+                a.cmp(r12d, 3).unwrap();
+                a.jle(next).unwrap();
+                a.cmp(ebx, 50).unwrap();
+                a.jle(more).unwrap();
+                a.mov(dword_ptr(0x7000), 1).unwrap();
+                a.set_label(&mut more).unwrap();
+                a.call(FOREIGN).unwrap();
+                a.cmp(ebx, 100).unwrap();
+                a.jg(done).unwrap();
+                a.set_label(&mut again).unwrap();
+                if resets {
+                    a.mov(r12d, 0).unwrap();
+                }
+                a.mov(ebx, 0).unwrap();
+                a.jmp(compare).unwrap();
+                a.set_label(&mut done).unwrap();
+                a.ret().unwrap();
+            })
+        };
+        assert_eq!(found(true, 0x9000), [Mnemonic::Mov]);
+        assert_eq!(found(true, 0x8000), [], "it stores what it loads");
+        assert_eq!(found(false, 0x9000), [], "it goes on in the array");
     }
 
     /// Who waits for room in a ring keeps what it has seen of the other's index.

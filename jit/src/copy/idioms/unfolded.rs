@@ -70,11 +70,16 @@ pub(super) fn unfolded(code: &[Instruction]) -> Vec<usize> {
             if is_element {
                 continue;
             }
-            if is_dead(code, by + 1, loaded, &cannot_take, &mut factory) && !is_joined(at, by) {
+            let store = sum_stored_back(code, at, by);
+            let returns = if store.is_some() { Returns::Single } else { Returns::Pairs };
+            if is_dead(code, by + 1, loaded, returns, &cannot_take, &mut factory)
+                && !is_joined(at, store.unwrap_or(by))
+            {
                 found.push(at);
+                found.extend(store);
             }
         } else if let Some(store) = stored_back(code, at, by)
-            && is_dead(code, store + 1, loaded, &cannot_take, &mut factory)
+            && is_dead(code, store + 1, loaded, Returns::Pairs, &cannot_take, &mut factory)
             && !is_joined(at, store)
         {
             found.extend([at, store]);
@@ -157,31 +162,59 @@ fn stored_back(code: &[Instruction], at: usize, by: usize) -> Option<usize> {
         && change.op0_kind() == OpKind::Register
         && change.op0_register() == load.op0_register()
         && (change.op_count() < 2 || change.op1_kind() != OpKind::Memory);
+    changes.then(|| stored_next(code, at, by)).flatten()
+}
+
+/// The same if the one at `by` adds what is loaded to another register, and that is written back.
+fn sum_stored_back(code: &[Instruction], at: usize, by: usize) -> Option<usize> {
+    use Mnemonic::*;
+    let (load, sum) = (&code[at], &code[by]);
+    let combines = matches!(sum.mnemonic(), Add | And | Or | Xor)
+        && sum.op0_kind() == OpKind::Register
+        && sum.op1_kind() == OpKind::Register
+        && sum.op1_register() == load.op0_register();
+    combines.then(|| stored_next(code, at, by)).flatten()
+}
+
+/// The next instruction behind the one at `by`, if it stores what that one has made where the one at `at` has
+/// loaded from.
+fn stored_next(code: &[Instruction], at: usize, by: usize) -> Option<usize> {
+    let (load, made) = (&code[at], code[by].op0_register());
     let is_store = |i: &Instruction| {
-        i.mnemonic() == Mov
+        i.mnemonic() == Mnemonic::Mov
             && i.op0_kind() == OpKind::Memory
             && i.op1_kind() == OpKind::Register
-            && i.op1_register() == load.op0_register()
+            && i.op1_register() == made
             && i.op1_register().size() >= 4
             && (i.memory_base(), i.memory_index(), i.memory_index_scale())
                 == (load.memory_base(), load.memory_index(), load.memory_index_scale())
             && i.memory_displacement64() == load.memory_displacement64()
     };
-    let address = [load.memory_base(), load.memory_index()];
-    let stays =
-        address.iter().all(|part| part.full_register() != load.op0_register().full_register());
+    let address = [load.memory_base(), load.memory_index()].map(Register::full_register);
+    let stays = [load.op0_register(), made].iter().all(|r| !address.contains(&r.full_register()));
     let next = by + 1;
     // Where the flags are asked, compilers may not have seen that they could fold.
     let asks = code.get(next + 1).is_some_and(|i| i.condition_code() != ConditionCode::None);
-    (changes && stays && !asks && code.get(next).is_some_and(is_store)).then_some(next)
+    (stays && !asks && code.get(next).is_some_and(is_store)).then_some(next)
+}
+
+/// What a function may return.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Returns {
+    /// One value: who returns what a word was before it was changed returns that alone.
+    Single,
+    /// Two values, one of them in RDX.
+    Pairs,
 }
 
 /// Whether no instruction from `start` on reads a register before it is written, on whatever way.
-/// `cannot_take` says which calls take no argument in which register.
+/// `returns` says what is read behind the function's end, `cannot_take` which calls take no argument in
+/// which register.
 fn is_dead(
     code: &[Instruction],
     start: usize,
     register: Register,
+    returns: Returns,
     cannot_take: &impl Fn(usize, Register) -> bool,
     factory: &mut InstructionInfoFactory,
 ) -> bool {
@@ -211,7 +244,8 @@ fn is_dead(
             }
             FlowControl::Return => {
                 use Register::*;
-                if matches!(register, RCX | RSI | RDI | R8 | R9 | R10 | R11) {
+                let is_clobbered = matches!(register, RCX | RSI | RDI | R8 | R9 | R10 | R11);
+                if is_clobbered || register == RDX && returns == Returns::Single {
                     continue;
                 }
                 return false;
@@ -289,6 +323,27 @@ mod tests {
         };
         assert_eq!(folded(false), [0]);
         assert_eq!(folded(true), []);
+    }
+
+    /// As an allocator counts its pages: what is added lies in a register already.
+    #[test]
+    fn sums_that_go_back() {
+        let found = |loaded: AsmRegister64, to: i32, again: fn(&mut CodeAssembler)| {
+            unfolded(&assembled(|a| {
+                a.shr(r12, 12).unwrap();
+                a.mov(loaded, qword_ptr(rdi + 0x25a8)).unwrap();
+                a.add(r12, loaded).unwrap();
+                a.mov(qword_ptr(rdi + to), r12).unwrap();
+                again(a);
+                a.pop(r12).unwrap();
+                a.ret().unwrap();
+            }))
+        };
+        assert_eq!(found(rdx, 0x25a8, |_| ()), [1, 3]);
+        assert_eq!(found(rdx, 0x25a0, |_| ()), [], "the value may be half of a result");
+        assert_eq!(found(rcx, 0x25a0, |_| ()), [1]);
+        assert_eq!(found(rax, 0x25a8, |_| ()), [], "it returns what the word was");
+        assert_eq!(found(rdx, 0x25a8, |a| a.mov(rsi, rdx).unwrap()), []);
     }
 
     /// A hook of the program's: one that is not the usual one is called by the register, which the call
