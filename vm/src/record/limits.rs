@@ -8,7 +8,8 @@
 //! the guest's soft limit, and a hard one that never sinks: where the trace has no room, the soft limit is
 //! raised while a piece of it is written. (What the guest writes at that moment may be beyond its limit.)
 //!
-//! Programs that a child process executes get the guest's limits from the kernel.
+//! Programs that a child process executes get the guest's limits from the kernel, whatever the process's own
+//! were when it forked.
 
 use super::calls::{Pending, words};
 use super::thread::GuestThread;
@@ -17,6 +18,7 @@ use refrain_trace::container::Truncate;
 use rustix::process::Resource;
 use std::fs::File;
 use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What a soft and a hard limit are.
@@ -25,12 +27,29 @@ pub(crate) type Limit = [u64; 2];
 /// The capability to raise a hard limit.
 const RESOURCE: u32 = 24;
 
-/// The hard limit of a file's size that the guest has, if the kernel does not know it. Whoever holds this sets
-/// the limit.
-static FILES: Mutex<Option<u64>> = Mutex::new(None);
+/// Whoever holds this sets the limit of a file's size.
+static FILES: Mutex<()> = Mutex::new(());
+/// The limit that the guest has, the soft one and the hard one, if the kernel may have another one.
+/// (A child process cannot know who held the lock when it was forked.)
+static OF_GUEST: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+static IS_KNOWN: AtomicBool = AtomicBool::new(false);
 
-fn files() -> MutexGuard<'static, Option<u64>> {
+fn files() -> MutexGuard<'static, ()> {
     FILES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The guest's limit of a file's size.
+fn limit_of_files() -> Limit {
+    match IS_KNOWN.load(Ordering::Acquire) {
+        true => [0, 1].map(|at: usize| OF_GUEST[at].load(Ordering::Acquire)),
+        false => host::limit(Resource::Fsize),
+    }
+}
+
+/// From here on the kernel may have another limit than this one of the guest's.
+fn note_limit_of_files(limit: Limit) {
+    OF_GUEST.iter().zip(limit).for_each(|(it, limit)| it.store(limit, Ordering::Release));
+    IS_KNOWN.store(true, Ordering::Release);
 }
 
 /// Raises the process's own limit of the address space; returns what it was.
@@ -46,9 +65,8 @@ pub(crate) fn raise() -> Limit {
 /// The limits as programs should find them that this process executes.
 pub(crate) fn hand_on(space: Limit) {
     host::set_limit(Resource::As, space);
-    if let Some(hard) = *files() {
-        let [soft, _] = host::limit(Resource::Fsize);
-        host::set_limit(Resource::Fsize, [soft, hard]);
+    if IS_KNOWN.load(Ordering::Acquire) {
+        host::set_limit(Resource::Fsize, limit_of_files());
     }
 }
 
@@ -72,6 +90,7 @@ impl TraceFile {
             return result;
         }
         let _holds = files();
+        note_limit_of_files(limit_of_files());
         let [soft, hard] = host::limit(Resource::Fsize);
         host::set_limit(Resource::Fsize, [hard, hard]);
         let result = act(&mut self.0);
@@ -128,13 +147,13 @@ impl GuestThread {
 }
 
 fn limit_files(new: u64, old: u64) -> (i64, Limit) {
-    let mut files = files();
-    let [soft, highest] = host::limit(Resource::Fsize);
-    let before = [soft, files.unwrap_or(highest)];
+    let _holds = files();
+    let before = limit_of_files();
     match new_limit(before, new, old) {
         Ok(Some([soft, hard])) => {
+            note_limit_of_files([soft, hard]);
+            let [_, highest] = host::limit(Resource::Fsize);
             host::set_limit(Resource::Fsize, [soft, highest.max(hard)]);
-            *files = Some(hard);
         }
         Ok(None) => {}
         Err(errno) => return (-i64::from(errno), before),
