@@ -275,6 +275,27 @@ pub(crate) fn is_repeated(i: &Instruction) -> bool {
     i.is_string_instruction() && (i.has_rep_prefix() || i.has_repne_prefix())
 }
 
+/// A string instruction that moves, stores or loads, and compares nothing.
+pub(crate) fn moves_strings(i: &Instruction) -> bool {
+    use Mnemonic::*;
+    i.is_string_instruction()
+        && matches!(
+            i.mnemonic(),
+            Movsb
+                | Movsw
+                | Movsd
+                | Movsq
+                | Stosb
+                | Stosw
+                | Stosd
+                | Stosq
+                | Lodsb
+                | Lodsw
+                | Lodsd
+                | Lodsq
+        )
+}
+
 /// A string instruction that compares: repeated, it ends where ZF says so.
 pub(crate) fn compares(i: &Instruction) -> bool {
     use Mnemonic::*;

@@ -41,8 +41,8 @@ use super::plan::is_within_a_line;
 use super::translate::{BlockEnd, Original};
 use super::translator::Translator;
 use super::watch::operand_address;
-use crate::accesses::{Memory, is_repeated, memory_of, transfers_control};
-use iced_x86::{Encoder, Instruction, Mnemonic, OpKind, Register};
+use crate::accesses::{Memory, is_repeated, memory_of, moves_strings, transfers_control};
+use iced_x86::{Encoder, Instruction, OpKind, Register};
 use refrain_vm::OrderedKind;
 
 impl Translator {
@@ -237,23 +237,7 @@ pub(super) fn full_address(encoder: &mut Encoder, code: &mut Code, instruction: 
 
 /// What a string instruction accesses, if it only moves, stores or loads.
 fn strings(instruction: &Instruction) -> Option<Strings> {
-    use Mnemonic::*;
-    let moves = matches!(
-        instruction.mnemonic(),
-        Movsb
-            | Movsw
-            | Movsd
-            | Movsq
-            | Stosb
-            | Stosw
-            | Stosd
-            | Stosq
-            | Lodsb
-            | Lodsw
-            | Lodsd
-            | Lodsq
-    );
-    if !moves || instruction.segment_prefix() != Register::None {
+    if !moves_strings(instruction) || instruction.segment_prefix() != Register::None {
         return None;
     }
     let mut strings = Strings {

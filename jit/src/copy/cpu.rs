@@ -213,7 +213,7 @@ impl CopyCpu {
             return None;
         }
         self.state.entry = start.body;
-        // Behind a block's look, it is taken for spilled.
+        // A thread may enter a block behind its look, where the block takes rcx for spilled.
         self.state.rcx = context.gpr[reg::RCX];
         self.state.context = context;
         let state = &raw mut *self.state;

@@ -66,8 +66,8 @@ impl Translator {
         block_end
     }
 
-    /// Emits the spilling of rcx, which mostly has been spilled before: what a block loads and stores once more
-    /// its next one waits for.
+    /// Emits the spilling of rcx, unless the block has spilled it before and not changed it since. (A store of
+    /// what was loaded from the slot would make the next load wait.)
     pub(super) fn save_rcx(&mut self) {
         if !std::mem::replace(&mut self.every.rcx_is_saved, true) {
             self.hot.spill(emit::RCX_SLOT, RCX);

@@ -15,8 +15,8 @@
 //!       translation of the block
 //! ```
 //!
-//! That changes no flags, whatever the block does with them: the code that has taken its place may read
-//! them. The comparison holds for whatever has written the code: this thread or another,
+//! The comparison changes no flags, even if the block overwrites them: other code that has taken the block's
+//! place may read them. It holds for whatever has written the code: this thread or another,
 //! the kernel, or a second mapping of the same memory. Nothing needs to be invalidated.
 //!
 //! With every access in order ([`refrain_vm::EngineConfig::every_access`]), reading code is an access too:
@@ -25,10 +25,10 @@
 //! an access is not counted, because blocks begin elsewhere in a replay; a replay asks where the
 //! recording had an event, once no accesses are left before the next one.
 //!
-//! Who writes a line that another thread may read has to ask, and a thread's own stores are looked up. So a
-//! recording compares a line once, with all blocks that have been made of it, and the thread *keeps* the line
-//! until somebody is about to write it ([`refrain_vm::Filter`]). A block of it begins with a look whether
-//! its thread does:
+//! A thread asks before it writes a line that another thread may read, and each thread looks up its own stores.
+//! So in a recording, a thread compares a line once, with all blocks that have been made of it, and *keeps* the
+//! line until some thread is about to write it ([`refrain_vm::Filter`]). A block of the line begins with a look
+//! whether the thread keeps it:
 //!
 //! ```text
 //!       mov [rcx slot], rcx
@@ -40,8 +40,8 @@
 //!       translation of the block
 //! ```
 //!
-//! Where a comparison finds that a block has changed, its look is made one that never finds the line kept, and
-//! leads to the block's new translation. A block that had to ask [`OFTEN`] times, with nothing changed, lies
+//! Where a comparison finds that a block has changed, the look of the block is made to read a byte that is
+//! always zero, so that it leads to the block's new translation. A block that had to ask [`OFTEN`] times, with nothing changed, lies
 //! in a line of which something else is written all the time: it compares by itself, in a window, if the
 //! thread may read the code.
 //!
@@ -126,12 +126,10 @@ impl Translator {
         }
         self.faults.begin(body, pc);
         self.hot.spill(emit::RCX_SLOT, RCX);
-        match look {
-            Look::Plain | Look::Kept => {}
-            Look::Permitted => {
-                self.may_read_code(pc, start..start + code.len() as u64, variant);
-            }
-            Look::Asked => self.ask_when_none_are_left(pc, code.len(), variant),
+        if look == Look::Permitted {
+            self.may_read_code(pc, start..start + code.len() as u64, variant);
+        } else if look == Look::Asked {
+            self.ask_when_none_are_left(pc, code.len(), variant);
         }
         self.hot.spill(emit::SCRATCH, RDX);
         self.faults.mark(self.hot.here(), pc, 0, Fix::RcxAndRdx);

@@ -108,7 +108,7 @@ pub struct Table {
     pub pairs: *const AtomicU8,
 }
 
-/// An entry of a table.
+/// The entry of a line in a table, or of the pair that the line begins.
 fn entry<'a>(entries: *const AtomicU8, line: usize) -> &'a AtomicU8 {
     assert!(line < ENTRIES && !entries.is_null());
     // SAFETY: a recording's tables have that many entries, and are there as long as the
@@ -118,37 +118,32 @@ fn entry<'a>(entries: *const AtomicU8, line: usize) -> &'a AtomicU8 {
 }
 
 impl Table {
-    /// The entry of a line, or of the pair that it begins.
-    fn entry(&self, entries: *const AtomicU8, line: usize) -> &AtomicU8 {
-        entry(entries, line)
-    }
-
     /// Whether the thread may access the line.
     fn holds(&self, line: usize) -> bool {
-        self.entry(self.lines, line).load(Ordering::Acquire) != 0
+        entry(self.lines, line).load(Ordering::Acquire) != 0
     }
 
     /// The thread may access the line.
     fn add(&self, line: usize) {
-        self.entry(self.lines, line).store(1, Ordering::Release);
+        entry(self.lines, line).store(1, Ordering::Release);
         for first in pairs_of(line) {
             if self.holds(first) && self.holds(first + 1) {
-                self.entry(self.pairs, first).store(1, Ordering::Release);
+                entry(self.pairs, first).store(1, Ordering::Release);
             }
         }
     }
 
     /// The thread may not.
     fn remove(&self, line: usize) {
-        self.entry(self.lines, line).store(0, Ordering::Release);
+        entry(self.lines, line).store(0, Ordering::Release);
         for first in pairs_of(line) {
-            self.entry(self.pairs, first).store(0, Ordering::Release);
+            entry(self.pairs, first).store(0, Ordering::Release);
         }
     }
 
     /// Whether an entry says that the thread may access the line.
     fn mentions(&self, line: usize) -> bool {
-        let pair = |first| self.entry(self.pairs, first).load(Ordering::Acquire) != 0;
+        let pair = |first| entry(self.pairs, first).load(Ordering::Acquire) != 0;
         self.holds(line) || pairs_of(line).any(pair)
     }
 }

@@ -48,7 +48,8 @@ impl Functions {
         self.modules.push((range.clone(), trusted));
         self.lasts.insert(last);
         self.starts.extend(starts);
-        // Of what was there before, nothing is known; the other modules' code is as it was.
+        // What was found in earlier code of this range does not count any more. The other modules' code is as it
+        // was.
         self.followed.retain(|start, _| !range.contains(start));
         self.followed.extend(followed.iter().map(|function| (function.start, function.end)));
         self.found.retain(|start, _| !range.contains(start));

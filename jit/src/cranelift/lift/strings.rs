@@ -2,6 +2,7 @@
 //! logged, `rep` drives them in pieces.
 
 use super::{Lifter, int};
+use crate::accesses::moves_strings;
 use crate::cranelift::frame;
 use cranelift_codegen::ir::types::I64;
 use cranelift_codegen::ir::{InstBuilder, Value};
@@ -9,25 +10,8 @@ use iced_x86::{Instruction, Mnemonic, Register};
 use refrain_vm::reg::{RDI, RSI};
 
 pub(super) fn lifts(i: &Instruction) -> bool {
-    use Mnemonic::*;
-    let plain = matches!(
-        i.mnemonic(),
-        Movsb
-            | Movsw
-            | Movsd
-            | Movsq
-            | Stosb
-            | Stosw
-            | Stosd
-            | Stosq
-            | Lodsb
-            | Lodsw
-            | Lodsd
-            | Lodsq
-    );
     // Addresses of 32 bits and segments are too rare to lift.
-    plain
-        && i.is_string_instruction()
+    moves_strings(i)
         && !i.has_rep_prefix()
         && !i.has_repne_prefix()
         && i.segment_prefix() == Register::None
