@@ -42,7 +42,8 @@ pub(crate) struct Accesses {
     pub(super) lines: *const Lines,
     pub(super) filter: Filter,
     pub(super) claims: Claims,
-    pub(super) runs: Runs,
+    /// None while it is being used.
+    pub(super) runs: Option<Box<Runs>>,
     pub(super) calms: Calms,
     /// A contended line that the thread would rather have.
     pub(super) wish: Option<Wish>,

@@ -40,7 +40,7 @@ mod states;
 use self::states::States;
 use super::aliases::Aliases;
 use super::filter::{ENTRIES, Filter, LINE, Span, address_of, index, straight};
-use super::runs::{Neighbours, Runs};
+use super::runs::{Neighbours, Runs, page};
 use crate::barrier::Barrier;
 use crate::record::log::{Closed, Log};
 use crate::slots::Tickets;
@@ -747,6 +747,7 @@ impl<'a> Taking<'a> {
             Neighbours::None => return,
             Neighbours::Behind(more) => (line + 1..(line + 1 + more).min(ENTRIES), line..line),
             Neighbours::Before(more) => (line..line, line.saturating_sub(more)..line),
+            Neighbours::Page => (line + 1..page(line).end, page(line).start..line),
         };
         let mut taken_along = 0;
         let mut take = |line: usize| {
@@ -762,7 +763,11 @@ impl<'a> Taking<'a> {
             }
             is_same || state == State::Contended
         };
-        let _ = behind.into_iter().all(&mut take) && in_front.rev().all(take);
+        if neighbours == Neighbours::Page {
+            behind.chain(in_front).for_each(|line| _ = take(line));
+        } else {
+            let _ = behind.into_iter().all(&mut take) && in_front.rev().all(take);
+        }
         if taken_along >= BUFFER {
             // It was a buffer.
             self.lines.states.set(line, self.lines.states.get(line).forgiven());

@@ -7,7 +7,6 @@
 use super::filter::{Filter, Span};
 use super::in_progress::Accesses;
 use super::lines::{Acquired, Calms, Claims, Quick, Still, Wish};
-use super::runs::Runs;
 use crate::Result;
 use crate::elsewhere;
 use crate::engine::{Fault, OrderedAccess, OrderedKind};
@@ -178,7 +177,7 @@ impl GuestThread {
             lines,
             filter,
             claims: Claims::default(),
-            runs: Runs::default(),
+            runs: Some(Box::default()),
             calms: Calms::default(),
             wish: None,
             turns: [(0, 0); 2],
@@ -338,15 +337,14 @@ impl GuestThread {
         let mut turns = Vec::new();
         let ways = (&machine.log, &machine.tickets);
         let accesses = self.fast_path.accesses.as_mut();
-        let (wish, mut runs) = accesses
-            .map(|accesses| (accesses.wish.take(), std::mem::take(&mut accesses.runs)))
-            .unwrap_or_default();
-        let me = (self.id, &mut runs);
+        let (wish, runs) = accesses.map(|it| (it.wish.take(), it.runs.take())).unwrap_or_default();
+        let mut runs = runs.unwrap_or_default();
+        let me = (self.id, &mut *runs);
         let acquired = lines.acquire(me, (spans, wish), ways, |acquired| {
             turns = self.record_acquired(acquired, which);
         });
         if let Some(accesses) = &mut self.fast_path.accesses {
-            accesses.runs = runs;
+            accesses.runs = Some(runs);
         }
         if acquired.is_err() {
             park_forever();

@@ -19,6 +19,7 @@ use crate::barrier::Barrier;
 use crate::engine::OrderedKind;
 use crate::host;
 use crate::order::{Filter, LastMet};
+use crate::record::presence::Presence;
 use crossbeam::channel::{Receiver, Sender};
 use refrain_trace::payload::{self, SyscallRecord};
 use refrain_trace::{
@@ -26,7 +27,7 @@ use refrain_trace::{
 };
 use std::cell::UnsafeCell;
 use std::mem;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -126,9 +127,10 @@ impl Log {
     }
 
     /// The stream of a new thread.
-    pub(crate) fn stream(&self, thread: ThreadId) -> Arc<ThreadLog> {
+    pub(crate) fn stream(&self, thread: ThreadId, presence: Presence) -> Arc<ThreadLog> {
         let stream = Arc::new(ThreadLog {
             thread,
+            presence,
             log: self.clone(),
             phase: AtomicU8::new(EMPTY),
             gate: AtomicU8::new(OPEN),
@@ -150,14 +152,17 @@ impl Log {
 
     /// Appends an event to the stream of another thread, behind so many of its accesses as `place`
     /// says, which is called while that thread does not append, with the number of its watched accesses
-    /// without events.
+    /// without events. What the caller has stored before, that thread finds from there on when it looks.
     pub(crate) fn insert(
         &self,
         thread: ThreadId,
         place: impl Fn(u64) -> u64,
         make: impl Fn() -> Event,
     ) -> Result<u64, Closed> {
-        let inserted = self.insert_at(thread, |state| Some(place(state.unrecorded())), make)?;
+        // Who sleeps in a system call needs no interrupt: it orders its processor when it comes back.
+        let may_run = |stream: &ThreadLog| stream.presence.is_inside();
+        let place = |state: &State| Some(place(state.unrecorded()));
+        let inserted = self.insert_at(thread, may_run, place, make)?;
         Ok(inserted.expect("there is a place"))
     }
 
@@ -168,7 +173,8 @@ impl Log {
         make: impl Fn() -> Event,
     ) -> Result<Option<u64>, Closed> {
         let has_begun = |state: &State| state.chunk.first > 0 || !state.chunk.events.is_empty();
-        self.insert_at(thread, |state| has_begun(state).then(|| state.unrecorded()), make)
+        let place = |state: &State| has_begun(state).then(|| state.unrecorded());
+        self.insert_at(thread, |_| true, place, make)
     }
 
     /// The same, for a thread that is alone, and that is not alone any more then.
@@ -181,12 +187,13 @@ impl Log {
             state.met.iter().for_each(|met| met.end_alone(&self.shared.barrier));
             Some(state.unrecorded())
         };
-        Ok(self.insert_at(thread, place, make)?.expect("there is a place"))
+        Ok(self.insert_at(thread, |_| true, place, make)?.expect("there is a place"))
     }
 
     fn insert_at(
         &self,
         thread: ThreadId,
+        may_run: impl Fn(&ThreadLog) -> bool,
         place: impl Fn(&State) -> Option<u64>,
         make: impl Fn() -> Event,
     ) -> Result<Option<u64>, Closed> {
@@ -196,7 +203,10 @@ impl Log {
             if !stream.shut(OPEN, VISITED) {
                 return Err(Closed);
             }
-            self.shared.barrier.heavy();
+            fence(Ordering::SeqCst);
+            if may_run(stream) {
+                self.shared.barrier.heavy();
+            }
             let inserted = stream.is_left(LOOKS).then(|| {
                 // SAFETY: see `ThreadLog`.
                 let state = unsafe { &mut *stream.state.get() };
@@ -297,6 +307,7 @@ const CLOSED: u8 = 2;
 #[repr(align(128))]
 pub(crate) struct ThreadLog {
     thread: ThreadId,
+    presence: Presence,
     log: Log,
     phase: AtomicU8,
     gate: AtomicU8,
@@ -309,7 +320,9 @@ pub(crate) struct ThreadLog {
 // SAFETY: `state` is accessed through `Busy` only (by the guest thread, between its store of `BUSY`
 // and its next store to `phase`), and by who holds `Log::streams` and, having shut the gate and
 // passed the heavy side of the barrier, has seen another phase than `BUSY`: until the gate is open
-// again, every attempt of the guest thread sees that it is shut.
+// again, every attempt of the guest thread sees that it is shut. (Who has seen that the thread is outside of
+// guest code needs a fence alone: out there the thread's store of `BUSY` is one as well, and so is its store
+// when it comes in.)
 unsafe impl Sync for ThreadLog {}
 
 struct State {
@@ -481,11 +494,18 @@ impl ThreadLog {
         }
     }
 
-    /// Begins to append, unless somebody else is at the stream; only the guest thread itself may.
+    /// Begins to append, unless somebody else is at the stream; only the guest thread itself may, and only in
+    /// guest code.
     #[inline]
     pub(crate) fn try_enter(&self) -> Option<Busy<'_>> {
         self.phase.store(BUSY, Ordering::Relaxed);
         self.log.shared.barrier.light();
+        self.if_open()
+    }
+
+    /// The thread is busy, unless somebody else is at the stream.
+    #[inline]
+    fn if_open(&self) -> Option<Busy<'_>> {
         let busy = Busy(self);
         (self.gate.load(Ordering::Acquire) == OPEN).then_some(busy)
     }
@@ -493,7 +513,9 @@ impl ThreadLog {
     /// Begins to append, once the writer is gone.
     pub(crate) fn enter(&self) -> Result<Busy<'_>, Closed> {
         loop {
-            if let Some(busy) = self.try_enter() {
+            // It may be outside of guest code, where no visitor orders its processor.
+            self.phase.store(BUSY, Ordering::SeqCst);
+            if let Some(busy) = self.if_open() {
                 return Ok(busy);
             }
             if self.gate.load(Ordering::Acquire) == CLOSED {

@@ -184,7 +184,7 @@ impl Machine {
             endings: Endings::default(),
             lines: OnceLock::new(),
             order_of,
-            standstill: Standstill::new(log.barrier()),
+            standstill: Standstill::default(),
             alone: Alone::new(log.barrier()),
             log,
             processor,
@@ -475,14 +475,15 @@ impl Machine {
     pub(crate) fn add_thread(&self, pointer: u64) -> (ThreadId, Arc<ThreadLog>) {
         let mut threads = self.threads();
         let id = ThreadId(threads.all.len() as u32);
-        let log = self.log.stream(id);
+        let presence = Presence::default();
+        let log = self.log.stream(id, presence.clone());
         threads.alive += 1;
         threads.all.push(Thread {
             pointer,
             kernel_id: 0,
             ended: false,
             detached: false,
-            presence: Presence::default(),
+            presence,
             stood_at: self.standstill.areas(),
         });
         (id, log)

@@ -1,6 +1,5 @@
 //! Which threads are in guest code, and whether they are to stay out of it ([`super::standstill`]).
 
-use crate::barrier::Barrier;
 use crate::host;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,11 +14,11 @@ const LONGEST: Duration = Duration::from_secs(1);
 const NAP: Duration = Duration::from_micros(50);
 
 /// What all threads share.
+#[derive(Default)]
 pub(crate) struct Standstill {
     wanted: AtomicBool,
     /// The event of areas that the last one was for.
     areas: AtomicU64,
-    barrier: Barrier,
 }
 
 /// Whether a thread may be in guest code.
@@ -32,23 +31,25 @@ impl Presence {
         self.0.store(false, Ordering::Release);
     }
 
+    /// Whoever has stored something that the thread looks at in guest code, and then finds it outside, need
+    /// not order its processor: the thread sees the store when it is inside again.
     pub(crate) fn is_inside(&self) -> bool {
-        self.0.load(Ordering::Acquire)
+        self.0.load(Ordering::SeqCst)
+    }
+
+    /// The thread goes into guest code.
+    pub(crate) fn enter(&self) {
+        self.0.store(true, Ordering::SeqCst);
     }
 }
 
 impl Standstill {
-    pub(crate) fn new(barrier: Barrier) -> Standstill {
-        Standstill { wanted: AtomicBool::new(false), areas: AtomicU64::new(0), barrier }
-    }
-
     /// Waits until these threads are out of guest code, where they stay until [`Self::end`]. False if one
     /// of them does not come out soon: then nobody is held up.
     pub(crate) fn begin<T>(&self, others: &[(T, Presence)]) -> bool {
         if self.wanted.swap(true, Ordering::SeqCst) {
             return false;
         }
-        self.barrier.heavy();
         let (begin, computed) = (Instant::now(), host::processor_time());
         let patience = PATIENCE * others.len() as u32;
         while others.iter().any(|(_, other)| other.is_inside()) {
@@ -74,9 +75,8 @@ impl Standstill {
 
     /// The thread goes into guest code, unless it has to stay out. It has not gone, then.
     pub(crate) fn enter(&self, presence: &Presence) -> bool {
-        presence.0.store(true, Ordering::Relaxed);
-        self.barrier.light();
-        !self.wanted.load(Ordering::Acquire)
+        presence.enter();
+        !self.wanted.load(Ordering::SeqCst)
     }
 
     /// Waits until the thread may go on.
@@ -90,12 +90,12 @@ impl Standstill {
 
 #[cfg(test)]
 mod tests {
-    use super::{Barrier, Presence, Standstill};
+    use super::{Presence, Standstill};
     use std::thread;
 
     #[test]
     fn who_is_out_stays_out() {
-        let (standstill, presence) = (Standstill::new(Barrier::new()), Presence::default());
+        let (standstill, presence) = (Standstill::default(), Presence::default());
         assert!(standstill.enter(&presence));
         let all = [((), presence.clone())];
         assert!(!standstill.begin(&all), "it does not come out");

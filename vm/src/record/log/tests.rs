@@ -84,7 +84,7 @@ fn values(trace: &Trace, thread: ThreadId) -> Vec<u64> {
 fn a_thread_that_waits_is_written() {
     let shelf = Shelf::default();
     let (log, writer) = begin(&shelf, None);
-    let stream = log.stream(ThreadId(0));
+    let stream = log.stream(ThreadId(0), Presence::default());
     stream.append(|| event(1), None).expect("is open");
     let trace = shelf.until(|trace| trace.events() == 1);
     assert_eq!(values(&trace, ThreadId(0)), [1]);
@@ -107,7 +107,7 @@ fn a_thread_that_waits_is_written() {
 fn a_thread_waits_for_a_word_since_it_polled_it_first() {
     let shelf = Shelf::default();
     let (log, writer) = begin(&shelf, None);
-    let stream = log.stream(ThreadId(0));
+    let stream = log.stream(ThreadId(0), Presence::default());
     stream.append(|| event(1), None).expect("is open");
     let load = |pc, object, begin| Event { pc, object, begin, ..event(0) };
     let mut busy = stream.enter().expect("is open");
@@ -133,8 +133,11 @@ fn threads_append_while_the_writer_visits_them() {
     let shelf = Shelf::default();
     let (log, writer) = begin(&shelf, None);
     std::thread::scope(|scope| {
-        for stream in (0..THREADS).map(|thread| log.stream(ThreadId(thread))) {
+        for thread in (0..THREADS).map(ThreadId) {
+            let presence = Presence::default();
+            let stream = log.stream(thread, presence.clone());
             scope.spawn(move || {
+                presence.enter();
                 for value in 0..EVENTS {
                     match value % 7 {
                         0 => {
@@ -167,6 +170,60 @@ fn threads_append_while_the_writer_visits_them() {
     }
 }
 
+/// Whoever comes and goes in guest code is not interrupted outside of it by those who insert, and neither
+/// disturbs the other.
+#[test]
+fn others_insert_while_a_thread_comes_and_goes() {
+    const ROUNDS: u64 = 20_000;
+    let shelf = Shelf::default();
+    let (log, writer) = begin(&shelf, None);
+    let presence = Presence::default();
+    let stream = log.stream(ThreadId(0), presence.clone());
+    let over = AtomicBool::new(false);
+    let inserted = std::thread::scope(|scope| {
+        let inserts = scope.spawn(|| {
+            let mut inserted = 0;
+            while !over.load(Ordering::Relaxed) {
+                let handover = Event { code: EventKind::Handover as u8, ..event(inserted) };
+                log.insert(ThreadId(0), |made| made, || handover.clone()).expect("is open");
+                inserted += 1;
+            }
+            inserted
+        });
+        for round in 0..ROUNDS {
+            presence.enter();
+            let mut added = 0;
+            while added < 2 {
+                if let Some(mut busy) = stream.try_enter().filter_map_room() {
+                    busy.push(event(3 * round + added));
+                    added += 1;
+                } else {
+                    stream.append(|| event(3 * round + added), None).expect("is open");
+                    added += 1;
+                }
+            }
+            presence.leave();
+            stream.append(|| event(3 * round + 2), None).expect("is open");
+        }
+        over.store(true, Ordering::Relaxed);
+        inserts.join().expect("does not panic")
+    });
+    let counts = log.close(|| ());
+    assert_eq!(counts, [3 * ROUNDS + inserted]);
+    log.finish(footer(counts));
+    writer.join().expect("does not panic").expect("the file takes everything");
+    let trace = shelf.trace();
+    let mut cursor = trace.cursor(ThreadId(0));
+    let events: Vec<Event> = std::iter::from_fn(|| cursor.next().expect("can be read")).collect();
+    let of = |handed: bool| {
+        let is_handed = |event: &Event| event.code == EventKind::Handover as u8;
+        let of_kind = events.iter().filter(move |event| is_handed(event) == handed);
+        of_kind.map(|event| event.value)
+    };
+    assert!(of(false).eq(0..3 * ROUNDS));
+    assert!(of(true).eq(0..inserted));
+}
+
 /// What another thread inserts stands behind the accesses that it has counted, and the thread's own
 /// events count on from there; one that is open is amended all the same.
 #[test]
@@ -177,7 +234,7 @@ fn what_others_insert_has_its_place_among_the_accesses() {
     let none = crate::LineTable { lines: std::ptr::null(), pairs: std::ptr::null() };
     let kept = std::ptr::null();
     let filter = Filter { count: &count, window: &window, readable: none, writable: none, kept };
-    let stream = log.stream(ThreadId(0));
+    let stream = log.stream(ThreadId(0), Presence::default());
     stream.count_accesses(filter);
     let made = || count.load(Ordering::Relaxed);
     let handover = |ticket| Event { code: EventKind::Handover as u8, ticket, ..Event::default() };
@@ -220,7 +277,7 @@ fn a_full_disk_ends_the_trace_and_nothing_else() {
     for room in (300..3000).step_by(90) {
         let shelf = Shelf { room: Some(room), ..Shelf::default() };
         let (log, writer) = begin(&shelf, None);
-        let stream = log.stream(ThreadId(0));
+        let stream = log.stream(ThreadId(0), Presence::default());
         let mut value = 0;
         while !writer.is_finished() {
             stream.append(|| event(value), None).expect("is open");
@@ -243,7 +300,7 @@ fn a_strict_recording_is_told_to_stop() {
     let (stop, stopped) = crossbeam::channel::bounded(1);
     let strict = Box::new(move || stop.send(()).expect("somebody listens"));
     let (log, writer) = begin(&shelf, Some(strict));
-    let stream = log.stream(ThreadId(0));
+    let stream = log.stream(ThreadId(0), Presence::default());
     let mut value = 0;
     while stopped.try_recv().is_err() {
         stream.append(|| event(value), None).expect("is open");
@@ -258,7 +315,7 @@ fn a_strict_recording_is_told_to_stop() {
 fn a_thread_in_the_middle_of_an_event_is_freed() {
     let shelf = Shelf::default();
     let (log, writer) = begin(&shelf, None);
-    let stream = log.stream(ThreadId(0));
+    let stream = log.stream(ThreadId(0), Presence::default());
     let free = AtomicBool::new(false);
     let (begun, begins) = crossbeam::channel::bounded(1);
     let counts = std::thread::scope(|scope| {

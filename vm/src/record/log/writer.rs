@@ -279,6 +279,7 @@ impl<F: Write + Truncate, B: Fn() -> Vec<CodeBlock>> Desk<F, B> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::presence::Presence;
     use refrain_trace::{Event, EventKind, NO_TICKET, Trace};
 
     /// Whatever is sent first: a thread's events lie behind those of the threads before it.
@@ -297,7 +298,8 @@ mod tests {
             value,
             ..Event::default()
         };
-        let streams: Vec<_> = (0..3).map(|id| log.stream(ThreadId(id))).collect();
+        let stream = |id| log.stream(ThreadId(id), Presence::default());
+        let streams: Vec<_> = (0..3).map(stream).collect();
         streams[0].append(|| event(0), None).expect("is open");
         let chunk = |first| Chunk { first, events: vec![event(first)], payloads: Vec::new() };
         for message in [(2, 0), (0, 1), (2, 1)] {
