@@ -174,7 +174,7 @@ fn threads_append_while_the_writer_visits_them() {
 /// disturbs the other.
 #[test]
 fn others_insert_while_a_thread_comes_and_goes() {
-    const ROUNDS: u64 = 20_000;
+    const ROUNDS: u64 = 2_000;
     let shelf = Shelf::default();
     let (log, writer) = begin(&shelf, None);
     let presence = Presence::default();
