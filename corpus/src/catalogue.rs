@@ -215,6 +215,7 @@ pub static PROGRAMS: &[Program] = &[
     exerciser("ex_barrier", "c/ex_barrier.c", &["200"]),
     exerciser("ex_phases", "c/ex_phases.c", &["200"]),
     exerciser("ex_sem", "c/ex_sem.c", &["200"]),
+    exerciser("ex_stderr", "c/ex_stderr.c", &["500"]),
     exerciser("ex_once", "c/ex_once.c", &["100"]),
     exerciser("ex_threads", "c/ex_threads.c", &["15"]),
     exerciser("ex_detach", "c/ex_detach.c", &["300"]),

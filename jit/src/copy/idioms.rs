@@ -44,6 +44,7 @@ mod left_behind;
 mod lent;
 mod locked_links;
 mod marked;
+mod oriented;
 mod own_address;
 mod padded;
 mod pauses;
@@ -83,6 +84,7 @@ use iced_x86::{Instruction, Mnemonic, Register};
 use lent::lent;
 use locked_links::locked_links;
 use marked::marked;
+use oriented::oriented;
 use own_address::compares_own_address;
 use padded::padded;
 use pauses::published;
@@ -279,6 +281,7 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         });
         sites.extend(stores.map(|((i, _), _)| i.ip()));
         sites.extend(around.looks.iter().map(|&at| code[at].ip()));
+        sites.extend(oriented(code).map(|at| code[at].ip()));
     }
     if has_locks {
         sites.extend(locked_links(code, &loops).into_iter().map(|at| code[at].ip()));
