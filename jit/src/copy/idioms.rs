@@ -2,7 +2,7 @@
 //!
 //! An acquire load and a release store are plain `mov`s, so what is around them tells:
 //!
-//! - what loops wait for (`polls`, `flags`, `answers`, `lent`), and what those do that they wait for
+//! - what loops wait for (`polls`, `flags`, `answers`, `asked`, `lent`), and what those do that they wait for
 //!   (`announced`);
 //! - what is beside locks, fences and calls by which a thread lets others go on (`beside`, `pauses`,
 //!   `released`, `fenced`), also where a function called there is looked at as if it were inlined
@@ -34,6 +34,7 @@
 mod announced;
 mod answers;
 mod arrays;
+mod asked;
 mod beside;
 mod copies;
 mod declared;
@@ -74,6 +75,7 @@ use crate::common::is_call;
 use announced::announced;
 use answers::answers;
 use arrays::arrays;
+use asked::asked;
 use beside::flags_of_locks;
 use copies::{arms, is_copied};
 use declared::declared;
@@ -299,6 +301,7 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         let rings = padded(code, &addresses);
         sites.extend(rings.into_iter().map(|at| code[at].ip()));
         sites.extend(answers(code).into_iter().map(|at| code[at].ip()));
+        sites.extend(asked(code, &addresses).into_iter().map(|at| code[at].ip()));
         sites.extend(arrays(code).into_iter().map(|at| code[at].ip()));
         let tested = tested(code);
         if !tested.is_empty() {
