@@ -258,6 +258,7 @@ pub static PROGRAMS: &[Program] = &[
     exerciser("ex_cpu", "c/ex_cpu.c", &["20000"]),
     Program { language: Language::Cxx, ..exerciser("mixed_cpp", "cpp/mixed.cpp", &["1000"]) },
     Program { language: Language::Cxx, ..exerciser("ex_lists", "cpp/ex_lists.cpp", &["200"]) },
+    Program { language: Language::Cxx, ..unoptimised("ex_asked_O0", "cpp/ex_asked.cpp", &["200"]) },
     Program { language: Language::Cxx, ..exerciser("ex_members", "cpp/ex_members.cpp", &["300"]) },
     Program {
         language: Language::Cxx,
