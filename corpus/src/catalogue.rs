@@ -215,6 +215,7 @@ pub static PROGRAMS: &[Program] = &[
     exerciser("ex_barrier", "c/ex_barrier.c", &["200"]),
     exerciser("ex_phases", "c/ex_phases.c", &["200"]),
     exerciser("ex_sem", "c/ex_sem.c", &["200"]),
+    exerciser("ex_stderr", "c/ex_stderr.c", &["500"]),
     exerciser("ex_once", "c/ex_once.c", &["100"]),
     exerciser("ex_threads", "c/ex_threads.c", &["15"]),
     exerciser("ex_detach", "c/ex_detach.c", &["300"]),
@@ -257,6 +258,7 @@ pub static PROGRAMS: &[Program] = &[
     exerciser("ex_cpu", "c/ex_cpu.c", &["20000"]),
     Program { language: Language::Cxx, ..exerciser("mixed_cpp", "cpp/mixed.cpp", &["1000"]) },
     Program { language: Language::Cxx, ..exerciser("ex_lists", "cpp/ex_lists.cpp", &["200"]) },
+    Program { language: Language::Cxx, ..unoptimised("ex_asked_O0", "cpp/ex_asked.cpp", &["200"]) },
     Program { language: Language::Cxx, ..exerciser("ex_members", "cpp/ex_members.cpp", &["300"]) },
     Program {
         language: Language::Cxx,

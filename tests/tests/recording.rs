@@ -42,6 +42,7 @@ fn output_and_status_are_those_of_the_program() {
         "ex_process",
         "ex_stamps",
         "ex_versions",
+        "ex_stderr",
         "ex_request",
         "ex_clock",
         "ex_polls_O0",
@@ -56,6 +57,7 @@ fn output_and_status_are_those_of_the_program() {
         "ex_plain",
         "ex_members_O0",
         "ex_lists",
+        "ex_asked_O0",
         "fib",
     ];
     let names = ["exit7", "segv", "abrt"].into_iter().chain(kinds);

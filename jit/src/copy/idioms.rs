@@ -2,7 +2,7 @@
 //!
 //! An acquire load and a release store are plain `mov`s, so what is around them tells:
 //!
-//! - what loops wait for (`polls`, `flags`, `answers`, `lent`), and what those do that they wait for
+//! - what loops wait for (`polls`, `flags`, `answers`, `asked`, `lent`), and what those do that they wait for
 //!   (`announced`);
 //! - what is beside locks, fences and calls by which a thread lets others go on (`beside`, `pauses`,
 //!   `released`, `fenced`), also where a function called there is looked at as if it were inlined
@@ -34,6 +34,7 @@
 mod announced;
 mod answers;
 mod arrays;
+mod asked;
 mod beside;
 mod copies;
 mod declared;
@@ -44,6 +45,7 @@ mod left_behind;
 mod lent;
 mod locked_links;
 mod marked;
+mod oriented;
 mod own_address;
 mod padded;
 mod pauses;
@@ -73,6 +75,7 @@ use crate::common::is_call;
 use announced::announced;
 use answers::answers;
 use arrays::arrays;
+use asked::asked;
 use beside::flags_of_locks;
 use copies::{arms, is_copied};
 use declared::declared;
@@ -83,6 +86,7 @@ use iced_x86::{Instruction, Mnemonic, Register};
 use lent::lent;
 use locked_links::locked_links;
 use marked::marked;
+use oriented::oriented;
 use own_address::compares_own_address;
 use padded::padded;
 use pauses::published;
@@ -279,6 +283,7 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         });
         sites.extend(stores.map(|((i, _), _)| i.ip()));
         sites.extend(around.looks.iter().map(|&at| code[at].ip()));
+        sites.extend(oriented(code).map(|at| code[at].ip()));
     }
     if has_locks {
         sites.extend(locked_links(code, &loops).into_iter().map(|at| code[at].ip()));
@@ -296,6 +301,7 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         let rings = padded(code, &addresses);
         sites.extend(rings.into_iter().map(|at| code[at].ip()));
         sites.extend(answers(code).into_iter().map(|at| code[at].ip()));
+        sites.extend(asked(code, &addresses).into_iter().map(|at| code[at].ip()));
         sites.extend(arrays(code).into_iter().map(|at| code[at].ip()));
         let tested = tested(code);
         if !tested.is_empty() {
