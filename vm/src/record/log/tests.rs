@@ -185,7 +185,7 @@ fn others_insert_while_a_thread_comes_and_goes() {
             let mut inserted = 0;
             while !over.load(Ordering::Relaxed) {
                 let handover = Event { code: EventKind::Handover as u8, ..event(inserted) };
-                log.insert(ThreadId(0), |made| made, || handover.clone()).expect("is open");
+                log.insert(ThreadId(0), |made| made, || handover).expect("is open");
                 inserted += 1;
             }
             inserted
