@@ -50,6 +50,7 @@ const fn sites(name: &'static str, args: [&'static str; 4]) -> Contrast {
 
 /// All pairs.
 pub const PAIRS: &[Contrast] = &[
+    pair("read-5ns", "pairs/read_read.c", ["400000", "2", "5", "75"]),
     pair("read-50ns", "pairs/read_read.c", ["400000", "2", "50", "50"]),
     pair("read-200ns", "pairs/read_read.c", ["120000", "2", "200", "200"]),
     pair("read-1us", "pairs/read_read.c", ["25000", "2", "1000", "1000"]),
@@ -66,10 +67,13 @@ pub const PAIRS: &[Contrast] = &[
     pair("rwlock-200ns", "pairs/read_rwlock.c", ["80000", "2", "200", "200"]),
     pair("rwlock-10us", "pairs/read_rwlock.c", ["2500", "2", "10000", "10000"]),
     pair("rwlock-10us-x4", "pairs/read_rwlock.c", ["1200", "4", "10000", "10000"]),
+    pair("disjoint-5ns", "pairs/disjoint.c", ["300000", "2", "5", "75"]),
     pair("disjoint-50ns", "pairs/disjoint.c", ["400000", "2", "50", "100"]),
     pair("disjoint-1us-x4", "pairs/disjoint.c", ["12000", "4", "1000", "500"]),
     pair("disjoint-10us", "pairs/disjoint.c", ["4000", "2", "10000", "1000"]),
     pair("disjoint-1ms", "pairs/disjoint.c", ["30", "2", "1000000", "100000"]),
+    pair("null-5ns", "pairs/null_lock.c", ["300000", "2", "5", "100"]),
+    pair("null-5ns-x4", "pairs/null_lock.c", ["150000", "4", "5", "150"]),
     pair("null-50ns", "pairs/null_lock.c", ["300000", "2", "50", "200"]),
     pair("null-1us", "pairs/null_lock.c", ["20000", "2", "1000", "1000"]),
     pair("null-10us-x4", "pairs/null_lock.c", ["1200", "4", "10000", "20000"]),

@@ -761,13 +761,9 @@ impl<'a> Taking<'a> {
                 self.lines.permit(mine, line, matches!(next, State::Owned { .. }));
                 taken_along += 1;
             }
-            is_same || state == State::Contended
+            is_same || state == State::Contended || neighbours == Neighbours::Page
         };
-        if neighbours == Neighbours::Page {
-            behind.chain(in_front).for_each(|line| _ = take(line));
-        } else {
-            let _ = behind.into_iter().all(&mut take) && in_front.rev().all(take);
-        }
+        let _ = behind.into_iter().all(&mut take) && in_front.rev().all(take);
         if taken_along >= BUFFER {
             // It was a buffer.
             self.lines.states.set(line, self.lines.states.get(line).forgiven());
