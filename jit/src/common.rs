@@ -14,6 +14,17 @@ pub(crate) const CLOBBERED: [Register; 9] = {
     [RAX, RCX, RDX, RSI, RDI, R8, R9, R10, R11]
 };
 
+/// Whether an instruction only fills the room between two functions.
+pub(crate) fn is_padding(instruction: &Instruction) -> bool {
+    matches!(instruction.mnemonic(), Mnemonic::Nop | Mnemonic::Int3)
+}
+
+/// A function's instructions without what fills the room behind them.
+pub(crate) fn without_padding(code: &[Instruction]) -> &[Instruction] {
+    let filled = code.iter().rev().take_while(|i| is_padding(i)).count();
+    &code[..code.len() - filled]
+}
+
 /// Whether it is a call or a system call.
 pub(crate) fn is_call(instruction: &Instruction) -> bool {
     matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall)

@@ -13,7 +13,7 @@
 
 use super::loops::{ends_here, target};
 use crate::accesses::constant_address;
-use crate::common::{CLOBBERED, each_written, is_call};
+use crate::common::{CLOBBERED, each_written, is_call, is_padding};
 use iced_x86::{
     Code, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register,
 };
@@ -249,7 +249,6 @@ fn go_over(
 
 /// Whether an instruction is not executed after the one before it, padding apart.
 fn is_behind_end(code: &[Instruction], at: usize) -> bool {
-    let is_padding = |i: &&Instruction| matches!(i.mnemonic(), Mnemonic::Nop | Mnemonic::Int3);
     code[..at].iter().rev().find(|i| !is_padding(i)).is_some_and(ends_here)
 }
 

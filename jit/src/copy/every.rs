@@ -66,8 +66,8 @@ impl Translator {
         block_end
     }
 
-    /// Emits the spilling of rcx, unless the block has spilled it before and not changed it since. (A store of
-    /// what was loaded from the slot would make the next load wait.)
+    /// Emits the spilling of rcx, unless the block has spilled it before and not changed it since. (If a block
+    /// loaded rcx from the slot and stored it there again, the processor's next load would wait for the store.)
     pub(super) fn save_rcx(&mut self) {
         if !std::mem::replace(&mut self.every.rcx_is_saved, true) {
             self.hot.spill(emit::RCX_SLOT, RCX);

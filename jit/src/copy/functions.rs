@@ -1,7 +1,7 @@
 //! Where functions begin, and what is watched in them.
 
 use super::addresses::{SymbolicAddress, symbolic_addresses};
-use super::idioms::{Callee, Idioms, Surroundings, callee, held, idioms, reads_only};
+use super::idioms::{Callee, Idioms, Surroundings, callee, held, idioms, writes_only_stack};
 use super::ordered::{is_candidate, is_locked, is_store};
 use super::pieces::Pieces;
 use crate::memory::{read_guest, read_word};
@@ -299,9 +299,7 @@ impl Functions {
                 extent.range.contains(&i.near_branch_target()) || foreign_slot(i).is_some()
             }
             FlowControl::Next | FlowControl::Return => {
-                let used = factory.info(i).used_memory();
-                let own = |base: Register| matches!(base, Register::RSP | Register::RBP);
-                used.iter().all(|used| reads_only(used.access()) || own(used.base()))
+                writes_only_stack(factory.info(i).used_memory())
             }
             _ => false,
         };

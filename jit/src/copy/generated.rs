@@ -41,9 +41,9 @@
 //! ```
 //!
 //! Where a comparison finds that a block has changed, the look of the block is made to read a byte that is
-//! always zero, so that it leads to the block's new translation. A block that had to ask [`OFTEN`] times, with nothing changed, lies
-//! in a line of which something else is written all the time: it compares by itself, in a window, if the
-//! thread may read the code.
+//! always zero, so that it leads to the block's new translation. A block that had to ask [`OFTEN`] times, with
+//! nothing changed, lies in a line of which something else is written all the time: it compares by itself, in
+//! a window, if the thread may read the code.
 //!
 //! A block whose code has changed leads to its new translation from then on. If the code is what it
 //! was again, so is the translation.

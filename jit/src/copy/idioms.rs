@@ -62,11 +62,11 @@ mod twice;
 mod unfolded;
 mod walks;
 
+pub(super) use answers::writes_only_stack;
 pub(super) use beside::{beside, connected, first_use, is_compared};
 pub(super) use flags::questions;
 pub(super) use held::held;
 pub(super) use pauses::{Callee, callee, moved_number, pauses};
-pub(super) use polls::reads_only;
 
 use super::addresses::{Frame, SymbolicAddress, SymbolicAddresses, has_memory, symbolic_addresses};
 use super::loops::{Flow, Loop, is_within};

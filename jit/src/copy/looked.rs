@@ -6,14 +6,15 @@ use refrain_trace::fixed::{FixedMap, FixedSet};
 /// A block, by its address and how it is translated.
 pub(super) type Key = (u64, Variant);
 
-/// All of them.
+/// The blocks whose translations begin with a look.
 #[derive(Default)]
 pub(super) struct LookedBlocks {
-    /// What was translated.
+    /// Their translations.
     pub(super) blocks: FixedMap<Key, Looked>,
-    /// By line index: those that look whether their thread keeps the code.
+    /// By line index: the blocks that look whether their thread keeps that line.
     pub(super) keeping: FixedMap<usize, Vec<Key>>,
-    /// Those whose lines are written too often for that: they compare.
+    /// The addresses of blocks whose lines are written too often for that: these blocks compare their code each
+    /// time.
     pub(super) comparing: FixedSet<u64>,
 }
 

@@ -10,8 +10,8 @@
 //!   accesses that it has made by then. The taker waits in the replay for all of them
 //!   ([`EventKind::Takeover`]).
 //!   A thread that takes over one line after the other gets, with the next one, as many more lines as
-//!   it has taken in this way, if they belong to the same thread ([`super::runs`]). So threads that
-//!   hand over whole buffers need a few take-overs, not one for each line.
+//!   it has taken in this way, and with a second line of a page the rest of the page, as far as these
+//!   lines belong to the same thread ([`super::runs`]).
 //! - A line that has been taken over [`PATIENCE`] times is contended: no thread may access it
 //!   by itself, and each access is an event with a ticket ([`EventKind::Contended`]). A thread that has
 //!   made [`CALM`] of them with nobody between gets the line, with the turn for the next one: to read

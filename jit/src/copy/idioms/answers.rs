@@ -6,10 +6,11 @@
 //! the loop tells which function it asks. But such functions are rare: a few of a thousand.
 
 use super::polls::reads_only;
+use crate::common::without_padding;
 use crate::copy::ordered::is_candidate;
 use iced_x86::{
     ConditionCode, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind,
-    Register,
+    Register, UsedMemory,
 };
 
 /// Instructions of such a function.
@@ -22,9 +23,7 @@ const FURTHER_ARGUMENTS: [Register; 5] =
 /// and may neither write anything nor call, nor look at what further arguments point to. If it
 /// follows pointers, these are the loads behind them.
 pub(super) fn answers(code: &[Instruction]) -> Vec<usize> {
-    let fills = |i: &&Instruction| matches!(i.mnemonic(), Mnemonic::Nop | Mnemonic::Int3);
-    let filled = code.iter().rev().take_while(fills).count();
-    let code = &code[..code.len() - filled];
+    let code = without_padding(code);
     let returns = code.last().is_some_and(|i| i.flow_control() == FlowControl::Return);
     if returns && let Some(load) = counted(code).or_else(|| loads_only(code)) {
         return vec![load];
@@ -102,6 +101,11 @@ fn points_to_stack(register: Register) -> bool {
     matches!(register, Register::RSP | Register::RBP)
 }
 
+/// Whether an instruction that accesses these places writes none but the stack.
+pub(in crate::copy) fn writes_only_stack(places: &[UsedMemory]) -> bool {
+    places.iter().all(|place| reads_only(place.access()) || points_to_stack(place.base()))
+}
+
 /// What is known of registers, by number.
 #[derive(Default)]
 struct State {
@@ -129,10 +133,9 @@ impl State {
         };
         let follows_other = points(i.memory_base()) || points(i.memory_index());
         let info = factory.info(i);
-        let mut used = info.used_memory().iter();
         if !stays
             || follows_other && i.mnemonic() != Mnemonic::Nop
-            || !used.all(|used| reads_only(used.access()) || points_to_stack(used.base()))
+            || !writes_only_stack(info.used_memory())
         {
             return false;
         }

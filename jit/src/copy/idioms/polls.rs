@@ -377,7 +377,7 @@ impl Registers {
 }
 
 /// Whether an access changes nothing.
-pub(in crate::copy) fn reads_only(access: OpAccess) -> bool {
+pub(super) fn reads_only(access: OpAccess) -> bool {
     matches!(access, OpAccess::Read | OpAccess::CondRead | OpAccess::NoMemAccess | OpAccess::None)
 }
 

@@ -192,14 +192,10 @@ fn others_insert_while_a_thread_comes_and_goes() {
         });
         for round in 0..ROUNDS {
             presence.enter();
-            let mut added = 0;
-            while added < 2 {
-                if let Some(mut busy) = stream.try_enter().filter_map_room() {
-                    busy.push(event(3 * round + added));
-                    added += 1;
-                } else {
-                    stream.append(|| event(3 * round + added), None).expect("is open");
-                    added += 1;
+            for value in [3 * round, 3 * round + 1] {
+                match stream.try_enter().filter_map_room() {
+                    Some(mut busy) => busy.push(event(value)),
+                    None => stream.append(|| event(value), None).expect("is open"),
                 }
             }
             presence.leave();
