@@ -31,6 +31,12 @@ impl Tickets {
         self.insist(slot, TAKEN)
     }
 
+    /// A ticket of this slot will be wanted soon.
+    #[inline]
+    pub(crate) fn prefetch(&self, slot: usize) {
+        crate::host::prefetch_to_write(&raw const self.counters[slot]);
+    }
+
     /// Takes the next ticket and keeps everybody else from taking one until [`Self::release`].
     pub(crate) fn hold(&self, slot: usize) -> u64 {
         self.insist(slot, HELD)

@@ -14,7 +14,7 @@ mod condition;
 mod rwlock;
 mod semaphore;
 
-use super::log::{Busy, ThreadLog};
+use super::log::{Busy, Prepared, ThreadLog};
 use crate::context::{Context, Translating};
 use crate::elsewhere;
 use crate::engine::{Engine, FastPath, SLOW_PATH};
@@ -260,7 +260,6 @@ struct Call<'a> {
     stream: &'a ThreadLog,
     log: Busy<'a>,
     sp: u64,
-    begin: u64,
 }
 
 impl<'a> Call<'a> {
@@ -278,34 +277,94 @@ impl<'a> Call<'a> {
         if thread.attention.is_raised() || elsewhere::has(object, LARGEST) {
             return None;
         }
-        let begin = host::ticks();
         // SAFETY: armed with a reference that outlives the thread's run.
         let stream = unsafe { &*thread.log };
         let mut log = stream.try_enter()?;
-        log.has_room(1).then_some(Call { object, thread, stream, log, sp, begin })
+        log.has_room(1).then_some(Call { object, thread, stream, log, sp })
+    }
+
+    /// What the thread asks for may be had at once: all of the event is written that is known before, so that
+    /// little is left to do while others wait.
+    #[inline(always)]
+    fn asks(self, kind: EventKind) -> Option<Asks<'a>> {
+        let slot = order::slot(self.object);
+        // SAFETY: armed with a reference that outlives the thread's run.
+        let tickets = unsafe { &*self.thread.tickets };
+        // It comes with the lock, and not after it.
+        tickets.prefetch(slot);
+        let (object, begin) = (self.object, host::ticks());
+        let translating = self.translating();
+        let Translating { total: overhead, busy } = translating.since(self.thread.accounted);
+        let (code, pc, sp) = (kind as u8, self.pc(), self.sp);
+        let event =
+            Event { code, pc, sp, object, begin, end: begin, overhead, busy, ..Event::default() };
+        let prepared = self.log.prepare(event)?;
+        Some(Asks { thread: self.thread, prepared, tickets, slot, translating, object, begin })
+    }
+
+    /// The event's place in the order of the object's slot.
+    #[inline(always)]
+    fn ticket(&self) -> u64 {
+        // SAFETY: armed with a reference that outlives the thread's run.
+        unsafe { &*self.thread.tickets }.take(order::slot(self.object))
+    }
+
+    /// Appends the event of a call that has had its effect: to ask for the time takes longer than many a
+    /// critical section, and so comes after its end.
+    #[inline(always)]
+    fn append(mut self, event: Event) -> Recorded<'a> {
+        let pc = self.pc();
+        let Translating { total: overhead, busy } = self.thread.translated(self.translating());
+        let (sp, object, begin) = (self.sp, self.object, host::ticks());
+        self.log.push(Event { pc, sp, object, begin, end: begin, overhead, busy, ..event });
+        Recorded(self.stream)
     }
 
     /// Takes the ticket and appends the event.
     #[inline(always)]
-    fn record(self, kind: EventKind, end: u64, result: i32) -> Recorded<'a> {
-        // SAFETY: armed with a reference that outlives the thread's run.
-        let tickets = unsafe { &*self.thread.tickets };
-        let ticket = tickets.take(order::slot(self.object));
-        let stream = self.stream;
-        self.append(Event { code: kind as u8, result, ticket, end, ..Event::default() });
-        Recorded(stream)
+    fn record(self, kind: EventKind) {
+        let ticket = self.ticket();
+        self.append(Event { code: kind as u8, ticket, ..Event::default() });
     }
 
-    /// Appends the call's event.
+    /// Translation of the thread's so far.
     #[inline(always)]
-    fn append(mut self, event: Event) {
+    fn translating(&self) -> Translating {
         // SAFETY: armed with a reference that outlives the thread's run.
-        let context = unsafe { &*self.thread.context };
+        unsafe { &*self.thread.context }.translating
+    }
+
+    /// Where the call returns to.
+    #[inline(always)]
+    fn pc(&self) -> u64 {
         // SAFETY: at a function's entry the return address is at the stack pointer.
-        let pc = unsafe { host::Guest.stack_word(self.sp) };
-        let Translating { total: overhead, busy } = self.thread.translated(context.translating);
-        let (sp, object, begin) = (self.sp, self.object, self.begin);
-        self.log.push(Event { pc, sp, object, begin, overhead, busy, ..event });
+        unsafe { host::Guest.stack_word(self.sp) }
+    }
+}
+
+/// A call that asks for something, with its event, which lacks the ticket.
+struct Asks<'a> {
+    thread: &'a mut FastPathState,
+    prepared: Prepared<'a>,
+    tickets: &'a Tickets,
+    slot: usize,
+    translating: Translating,
+    object: u64,
+    begin: u64,
+}
+
+impl Asks<'_> {
+    /// The thread has it, or is told that it has not, as the result says: takes the ticket and appends the
+    /// event.
+    #[inline(always)]
+    fn ends(self, end: u64, result: i32) {
+        let ticket = self.tickets.take(self.slot);
+        self.thread.accounted = self.translating;
+        self.prepared.append(|event| {
+            event.ticket = ticket;
+            event.end = end;
+            event.result = result;
+        });
     }
 
     /// Another thread has the lock: this one goes on waiting for it on the slow path.
@@ -359,9 +418,9 @@ unsafe fn of_mutex<'a>(object: u64, sp: u64, data: u64) -> Option<(&'a Mutex, Ki
 
 /// The owner of a recursive mutex locks it again, if that is what the call is.
 #[inline(always)]
-fn again(mutex: &Mutex, kind: Kind, call: &Call<'_>) -> bool {
+fn again(mutex: &Mutex, kind: Kind, tid: u32) -> bool {
     let again = kind == Kind::Recursive
-        && mutex.is_held_by(call.thread.tid)
+        && mutex.is_held_by(tid)
         && mutex.count.load(Ordering::Relaxed) < u32::MAX;
     if again {
         add(&mutex.count, 1);
@@ -397,22 +456,24 @@ unsafe fn lock((object, sp, data): (u64, u64, u64), event: EventKind) -> i64 {
     let Some((mutex, kind, call)) = (unsafe { of_mutex(object, sp, data) }) else {
         return SLOW_PATH;
     };
-    let mut end = call.begin;
-    if !again(mutex, kind, &call) {
+    let tid = call.thread.tid;
+    let Some(asks) = call.asks(event) else { return SLOW_PATH };
+    let mut end = asks.begin;
+    if !again(mutex, kind, tid) {
         // An owner's other attempts are errors, or end never.
-        if kind != Kind::Normal && mutex.is_held_by(call.thread.tid) {
+        if kind != Kind::Normal && mutex.is_held_by(tid) {
             return SLOW_PATH;
         }
         let had = if mutex.is_adaptive() {
-            call.lock(|| mutex.try_lock(), || mutex.is_free())
+            asks.lock(|| mutex.try_lock(), || mutex.is_free())
         } else {
             mutex.try_lock().then_some(end)
         };
-        let Some(had) = had else { return call.go_on_waiting() };
+        let Some(had) = had else { return asks.go_on_waiting() };
         end = had;
-        mutex.held_by(call.thread.tid, kind);
+        mutex.held_by(tid, kind);
     }
-    call.record(event, end, 0);
+    asks.ends(end, 0);
     0
 }
 
@@ -425,12 +486,14 @@ unsafe extern "sysv64" fn mutex_try_lock(object: u64, sp: u64, data: u64) -> i64
     let Some((mutex, kind, call)) = (unsafe { of_mutex(object, sp, data) }) else {
         return SLOW_PATH;
     };
-    let (end, again) = (call.begin, again(mutex, kind, &call));
+    let tid = call.thread.tid;
+    let Some(asks) = call.asks(EventKind::MutexTryLock) else { return SLOW_PATH };
+    let again = again(mutex, kind, tid);
     let had = again || mutex.try_lock();
     if had && !again {
-        mutex.held_by(call.thread.tid, kind);
+        mutex.held_by(tid, kind);
     }
-    tried(call, EventKind::MutexTryLock, end, had)
+    tried(asks, had)
 }
 
 /// `pthread_mutex_unlock(mutex)`.
@@ -446,11 +509,16 @@ unsafe extern "sysv64" fn mutex_unlock(object: u64, sp: u64, data: u64) -> i64 {
     if kind != Kind::Normal && (!mutex.is_held_by(call.thread.tid) || mutex.is_free()) {
         return SLOW_PATH;
     }
-    let end = call.begin;
-    let recorded = call.record(EventKind::MutexUnlock, end, 0);
-    if kind == Kind::Recursive && mutex.count.load(Ordering::Relaxed) > 1 {
+    let ticket = call.ticket();
+    let again = kind == Kind::Recursive && mutex.count.load(Ordering::Relaxed) > 1;
+    if again {
         add(&mutex.count, -1);
-    } else if mutex.unlock(kind) {
+    }
+    // Others need not wait for the event, which has its place.
+    let is_waited_for = !again && mutex.unlock(kind);
+    let code = EventKind::MutexUnlock as u8;
+    let recorded = call.append(Event { code, ticket, ..Event::default() });
+    if is_waited_for {
         host::futex_wake_one(object);
         recorded.lasts_until_now();
     }
@@ -464,11 +532,12 @@ unsafe extern "sysv64" fn mutex_unlock(object: u64, sp: u64, data: u64) -> i64 {
 unsafe extern "sysv64" fn spin_lock(object: u64, sp: u64, data: u64) -> i64 {
     // SAFETY: the caller's.
     let (lock, call) = unsafe { (&*(object as *const Spin), Call::new(object, sp, data)) };
-    let Some(call) = call else { return SLOW_PATH };
-    let Some(end) = call.lock(|| lock.try_lock(), || lock.is_free()) else {
-        return call.go_on_waiting();
+    let asks = call.and_then(|call| call.asks(EventKind::SpinLock));
+    let Some(asks) = asks else { return SLOW_PATH };
+    let Some(end) = asks.lock(|| lock.try_lock(), || lock.is_free()) else {
+        return asks.go_on_waiting();
     };
-    call.record(EventKind::SpinLock, end, 0);
+    asks.ends(end, 0);
     0
 }
 
@@ -479,9 +548,9 @@ unsafe extern "sysv64" fn spin_lock(object: u64, sp: u64, data: u64) -> i64 {
 unsafe extern "sysv64" fn spin_try_lock(object: u64, sp: u64, data: u64) -> i64 {
     // SAFETY: the caller's.
     let (lock, call) = unsafe { (&*(object as *const Spin), Call::new(object, sp, data)) };
-    let Some(call) = call else { return SLOW_PATH };
-    let (end, had) = (call.begin, lock.try_lock());
-    tried(call, EventKind::SpinTryLock, end, had)
+    let asks = call.and_then(|call| call.asks(EventKind::SpinTryLock));
+    let Some(asks) = asks else { return SLOW_PATH };
+    tried(asks, lock.try_lock())
 }
 
 /// `pthread_spin_unlock(lock)`.
@@ -492,9 +561,10 @@ unsafe extern "sysv64" fn spin_unlock(object: u64, sp: u64, data: u64) -> i64 {
     // SAFETY: the caller's.
     let (lock, call) = unsafe { (&*(object as *const Spin), Call::new(object, sp, data)) };
     let Some(call) = call else { return SLOW_PATH };
-    let end = call.begin;
-    call.record(EventKind::SpinUnlock, end, 0);
+    let ticket = call.ticket();
     lock.0.store(1, Ordering::Release);
+    let code = EventKind::SpinUnlock as u8;
+    call.append(Event { code, ticket, ..Event::default() });
     0
 }
 
@@ -509,16 +579,17 @@ unsafe extern "sysv64" fn once(object: u64, sp: u64, data: u64) -> i64 {
     let Some(call) = call.filter(|_| state.load(Ordering::Acquire) & ONCE_DONE != 0) else {
         return SLOW_PATH;
     };
-    let (code, end) = (EventKind::OnceDone as u8, call.begin);
-    call.append(Event { code, flags: NO_TICKET, end, ..Event::default() });
+    let code = EventKind::OnceDone as u8;
+    call.append(Event { code, flags: NO_TICKET, ..Event::default() });
     0
 }
 
 /// Records that somebody tried for a lock, and had it or not; what the function returns.
 #[inline(always)]
-fn tried(call: Call<'_>, kind: EventKind, end: u64, had: bool) -> i64 {
+fn tried(asks: Asks<'_>, had: bool) -> i64 {
     let result = if had { 0 } else { libc::EBUSY };
-    call.record(kind, end, result);
+    let end = asks.begin;
+    asks.ends(end, result);
     result.into()
 }
 

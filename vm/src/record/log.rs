@@ -368,7 +368,7 @@ impl Drop for Busy<'_> {
     }
 }
 
-impl Busy<'_> {
+impl<'a> Busy<'a> {
     #[inline]
     fn state(&mut self) -> &mut State {
         // SAFETY: see `ThreadLog`; there is one `Busy` at a time, because only the guest thread
@@ -415,10 +415,44 @@ impl Busy<'_> {
     }
 
     /// The same, for an event that [`ThreadLog::amend`] is to complete.
-    #[inline]
     pub(crate) fn push_open(&mut self, event: Event) {
         self.0.unsettled.store(true, Ordering::Relaxed);
         self.state().push(event);
+    }
+
+    /// Writes an event where the stream's next one belongs: all of it that is known before the thread has
+    /// what it asks for. `None` if the chunk would have to grow or to be sent first.
+    #[inline]
+    pub(crate) fn prepare(mut self, event: Event) -> Option<Prepared<'a>> {
+        let state = self.state();
+        let unrecorded = state.made() - state.counted;
+        if state.chunk.is_full() {
+            return None;
+        }
+        let room = state.chunk.events.spare_capacity_mut();
+        host::prefetch_to_write(room.as_ptr().wrapping_add(AHEAD));
+        room.first_mut()?.write(Event { unrecorded, ..event });
+        Some(Prepared(self))
+    }
+}
+
+/// An event that is written, and not yet one of the stream's.
+pub(crate) struct Prepared<'a>(Busy<'a>);
+
+impl Prepared<'_> {
+    /// Appends the event, completed.
+    #[inline]
+    pub(crate) fn append(mut self, complete: impl FnOnce(&mut Event)) {
+        let State { chunk, polling, counted, last, .. } = self.0.state();
+        let length = chunk.events.len();
+        // SAFETY: `Busy::prepare`, which alone makes a `Prepared`, has found room for the event there and
+        // written it, and as long as the `Busy` lives, nobody else is at the chunk.
+        unsafe { chunk.events.set_len(length + 1) };
+        let event = &mut chunk.events[length];
+        complete(event);
+        *counted += event.unrecorded;
+        *polling = None;
+        *last = event.end;
     }
 }
 

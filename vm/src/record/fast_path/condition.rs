@@ -95,8 +95,7 @@ unsafe fn wake_nobody(
     if word.load(Ordering::Relaxed) >> FLAGS != 0 {
         return SLOW_PATH;
     }
-    let end = call.begin;
-    call.record(kind, end, 0);
+    call.record(kind);
     0
 }
 

@@ -5,7 +5,7 @@
 
 use super::{Call, SLOW_PATH};
 use crate::host;
-use refrain_trace::EventKind;
+use refrain_trace::{Event, EventKind};
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 /// glibc's `pthread_rwlock_t` on x86-64, as far as it matters; its layout is part of the ABI.
@@ -157,10 +157,11 @@ pub(super) unsafe extern "sysv64" fn read_lock(object: u64, sp: u64, data: u64) 
     if !lock.is_plain(call.thread.tid) {
         return SLOW_PATH;
     }
+    let Some(asks) = call.asks(EventKind::ReadLock) else { return SLOW_PATH };
     let Some(readers) = lock.try_read() else { return SLOW_PATH };
     wake_all(readers);
-    let end = call.begin;
-    call.record(EventKind::ReadLock, end, 0);
+    let end = asks.begin;
+    asks.ends(end, 0);
     0
 }
 
@@ -172,11 +173,13 @@ pub(super) unsafe extern "sysv64" fn write_lock(object: u64, sp: u64, data: u64)
     // SAFETY: as in `read_lock`.
     let (lock, call) = unsafe { (&*(object as *const RwLock), Call::new(object, sp, data)) };
     let Some(call) = call else { return SLOW_PATH };
-    if !lock.is_plain_for_writers() || !lock.try_write(call.thread.tid) {
-        return call.go_on_waiting();
+    let tid = call.thread.tid;
+    let Some(asks) = call.asks(EventKind::WriteLock) else { return SLOW_PATH };
+    if !lock.is_plain_for_writers() || !lock.try_write(tid) {
+        return asks.go_on_waiting();
     }
-    let end = call.begin;
-    call.record(EventKind::WriteLock, end, 0);
+    let end = asks.begin;
+    asks.ends(end, 0);
     0
 }
 
@@ -197,14 +200,14 @@ pub(super) unsafe extern "sysv64" fn unlock(object: u64, sp: u64, data: u64) -> 
     if !is_held {
         return SLOW_PATH;
     }
-    let end = call.begin;
-    // The event comes first: then others may go on.
-    let recorded = call.record(EventKind::RwUnlock, end, 0);
-    let woken = if writes {
-        let [readers, writer] = lock.unlock_write();
-        [wake_all(readers), wake_one(writer)]
-    } else {
-        lock.unlock_read().map(wake_all)
+    let ticket = call.ticket();
+    // Others need not wait for the event, which has its place.
+    let left = if writes { lock.unlock_write() } else { lock.unlock_read() };
+    let code = EventKind::RwUnlock as u8;
+    let recorded = call.append(Event { code, ticket, ..Event::default() });
+    let woken = match (writes, left) {
+        (true, [readers, writer]) => [wake_all(readers), wake_one(writer)],
+        (false, words) => words.map(wake_all),
     };
     if woken.contains(&true) {
         recorded.lasts_until_now();
