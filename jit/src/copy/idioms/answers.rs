@@ -21,7 +21,8 @@ const FURTHER_ARGUMENTS: [Register; 5] =
 
 /// The loads that such a function answers by, if these instructions are one: it answers by a truth value,
 /// and may neither write anything nor call, nor look at what further arguments point to. If it
-/// follows pointers, these are the loads behind them.
+/// follows pointers, these are the loads behind them; and if it follows them in a loop, as who searches a list
+/// or a tree does, all loads.
 pub(super) fn answers(code: &[Instruction]) -> Vec<usize> {
     let code = without_padding(code);
     let returns = code.last().is_some_and(|i| i.flow_control() == FlowControl::Return);
@@ -46,7 +47,17 @@ pub(super) fn answers(code: &[Instruction]) -> Vec<usize> {
             return Vec::new();
         }
     }
-    if behind.is_empty() { fields } else { behind }
+    let searches = code.iter().any(goes_back);
+    match behind.is_empty() {
+        true => fields,
+        false if searches => fields.into_iter().chain(behind).collect(),
+        false => behind,
+    }
+}
+
+/// Whether an instruction closes a loop.
+fn goes_back(i: &Instruction) -> bool {
+    i.flow_control() == FlowControl::ConditionalBranch && i.near_branch_target() <= i.ip()
 }
 
 /// The load by which a function of two loads returns what stands behind the counts of references that its
@@ -106,12 +117,21 @@ pub(in crate::copy) fn writes_only_stack(places: &[UsedMemory]) -> bool {
     places.iter().all(|place| reads_only(place.access()) || points_to_stack(place.base()))
 }
 
+/// Whether an instruction may make the address of a field, or of one of two fields, or take marks off a link.
+fn makes_address(i: &Instruction) -> bool {
+    use Mnemonic::*;
+    let chooses = i.condition_code() != ConditionCode::None && i.op_count() == 2;
+    let computes = matches!(i.mnemonic(), Lea | Mov | Add | Sub | And) || chooses;
+    let loads = i.op1_kind() == OpKind::Memory && i.mnemonic() != Lea;
+    computes && !loads && i.op0_kind() == OpKind::Register && i.op0_register().is_gpr64()
+}
+
 /// What is known of registers, by number.
 #[derive(Default)]
 struct State {
     /// The function has written it.
     written: [bool; 16],
-    /// It has what was loaded, but not from the stack.
+    /// It has what was loaded, but not from the stack, or an address that was made of it.
     loaded: [bool; 16],
 }
 
@@ -139,11 +159,14 @@ impl State {
         {
             return false;
         }
-        for used in info.used_registers().iter().filter(|used| used.access() != OpAccess::Read) {
+        let has_loaded = |register: Register| register.is_gpr64() && self.loaded[register.number()];
+        let used = info.used_registers();
+        let made = makes_address(i) && used.iter().any(|used| has_loaded(used.register()));
+        for used in used.iter().filter(|used| used.access() != OpAccess::Read) {
             let register = used.register().full_register();
             if register.is_gpr() {
                 self.written[register.number()] = true;
-                self.loaded[register.number()] = loads;
+                self.loaded[register.number()] = loads || made;
             }
         }
         true
@@ -242,6 +265,45 @@ mod tests {
         assert_eq!(loads(|a| a.mov(rax, qword_ptr(rdi - 8)).unwrap()), []);
         assert_eq!(loads(|a| a.mov(rax, qword_ptr(rsi)).unwrap()), []);
         assert_eq!(loads(|a| a.lea(rax, ptr(rdi)).unwrap()), []);
+    }
+
+    /// As clang compiles the search through a tree whose links are atomic: which child comes next is chosen by
+    /// its address.
+    #[test]
+    fn searches() {
+        let tree = found(|a| {
+            let (mut again, mut leaf) = (a.create_label(), a.create_label());
+            a.mov(rax, qword_ptr(rdi + 0x10)).unwrap();
+            a.mov(rcx, qword_ptr(rax + 8)).unwrap();
+            a.test(rcx, rcx).unwrap();
+            a.je(leaf).unwrap();
+            a.set_label(&mut again).unwrap();
+            a.lea(rcx, qword_ptr(rax + 8)).unwrap();
+            a.lea(rdx, qword_ptr(rax + 16)).unwrap();
+            a.cmp(dword_ptr(rax), esi).unwrap();
+            a.cmovg(rdx, rcx).unwrap();
+            a.mov(rax, qword_ptr(rdx)).unwrap();
+            a.mov(rdx, qword_ptr(rax + 8)).unwrap();
+            a.test(rdx, rdx).unwrap();
+            a.jne(again).unwrap();
+            a.set_label(&mut leaf).unwrap();
+            a.cmp(dword_ptr(rax), esi).unwrap();
+            a.sete(al).unwrap();
+            a.ret().unwrap();
+        });
+        assert_eq!(tree, [0, 1, 6, 8, 9, 12]);
+        let list = found(|a| {
+            let mut again = a.create_label();
+            a.set_label(&mut again).unwrap();
+            a.mov(rdi, qword_ptr(rdi + 8)).unwrap();
+            a.and(rdi, -2).unwrap();
+            a.mov(eax, dword_ptr(rdi)).unwrap();
+            a.cmp(eax, esi).unwrap();
+            a.jl(again).unwrap();
+            a.sete(al).unwrap();
+            a.ret().unwrap();
+        });
+        assert_eq!(list, [0, 2]);
     }
 
     /// As compilers have it without optimisation.

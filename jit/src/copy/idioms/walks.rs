@@ -8,7 +8,7 @@
 use crate::common::is_call;
 use crate::copy::loops::{Loop, ends_here, target};
 use crate::copy::ordered::{is_candidate, is_locked};
-use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
+use iced_x86::{Code, ConditionCode, Instruction, Mnemonic, OpKind, Register};
 use std::collections::BTreeSet;
 
 /// Instructions of a loop that is looked at.
@@ -91,7 +91,10 @@ fn moves_to(i: &Instruction) -> Option<Move> {
     {
         return Some(Move { from: i.memory_base(), to: i.op0_register(), loads: false });
     }
-    let is_move = matches!(i.code(), Code::Mov_r64_rm64 | Code::Mov_rm64_r64);
+    // A tree's search may choose between the addresses of two links.
+    let chooses = i.condition_code() != ConditionCode::None && i.op_count() == 2;
+    let is_move = matches!(i.code(), Code::Mov_r64_rm64 | Code::Mov_rm64_r64)
+        || chooses && i.op0_kind() == OpKind::Register && i.op0_register().is_gpr64();
     if !is_move || i.op0_kind() != OpKind::Register || i.op0_register() == Register::RSP {
         return None;
     }
@@ -248,6 +251,26 @@ mod tests {
             walks(&code, &locks, &loops(&code)).len()
         };
         assert_eq!([found_in(true), found_in(false)], [2, 0]);
+    }
+
+    /// As a tree is searched, whose nodes say by two links where to go on.
+    #[test]
+    fn one_of_two_links() {
+        let search = found(|a| {
+            let mut again = a.create_label();
+            a.set_label(&mut again).unwrap();
+            a.mov(rbp, rbx).unwrap();
+            a.lea(rcx, qword_ptr(rbx + 16)).unwrap();
+            a.lea(rax, qword_ptr(rbx + 8)).unwrap();
+            a.cmp(dword_ptr(rbx), r15d).unwrap();
+            a.cmovg(rcx, rax).unwrap();
+            a.mov(rbx, qword_ptr(rcx)).unwrap();
+            a.mov(rcx, qword_ptr(rbx + 8)).unwrap();
+            a.test(rcx, rcx).unwrap();
+            a.jne(again).unwrap();
+            lock(a);
+        });
+        assert_eq!(search, [Mnemonic::Cmp, Mnemonic::Mov, Mnemonic::Mov]);
     }
 
     /// As a skip list is searched, level by level.
