@@ -323,7 +323,8 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         let links = fenced(code, &loops).into_iter().chain(marked(code, &loops));
         sites.extend(links.filter(|&at| accesses[at]).map(|at| code[at].ip()));
         sites.extend(tagged(code).into_iter().filter(|&at| accesses[at]).map(|at| code[at].ip()));
-        sites.extend(walks(code, &locks, &loops).into_iter().map(|at| code[at].ip()));
+        let walks = walks(code, &locks, around.is_called_beside_own, &loops);
+        sites.extend(walks.into_iter().map(|at| code[at].ip()));
     }
     if !around.atomic.is_empty() {
         let declared = declared(code, around.atomic).map(|at| code[at].ip());
