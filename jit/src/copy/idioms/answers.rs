@@ -15,6 +15,8 @@ use iced_x86::{
 
 /// Instructions of such a function.
 const LONGEST: usize = 24;
+/// The same if it searches.
+const LONGEST_SEARCH: usize = 48;
 /// Registers of further arguments.
 const FURTHER_ARGUMENTS: [Register; 5] =
     [Register::RSI, Register::RDX, Register::RCX, Register::R8, Register::R9];
@@ -29,7 +31,9 @@ pub(super) fn answers(code: &[Instruction]) -> Vec<usize> {
     if returns && let Some(load) = counted(code).or_else(|| loads_only(code)) {
         return vec![load];
     }
-    if code.len() > LONGEST || !returns || !code.iter().any(is_truth) {
+    let searches = code.iter().any(goes_back);
+    let longest = if searches { LONGEST_SEARCH } else { LONGEST };
+    if code.len() > longest || !returns || !code.iter().any(is_truth) {
         return Vec::new();
     }
     let mut factory = InstructionInfoFactory::new();
@@ -47,7 +51,6 @@ pub(super) fn answers(code: &[Instruction]) -> Vec<usize> {
             return Vec::new();
         }
     }
-    let searches = code.iter().any(goes_back);
     match behind.is_empty() {
         true => fields,
         false if searches => fields.into_iter().chain(behind).collect(),
@@ -133,6 +136,8 @@ struct State {
     written: [bool; 16],
     /// It has what was loaded, but not from the stack, or an address that was made of it.
     loaded: [bool; 16],
+    /// It points to the function's own stack.
+    own: [bool; 16],
 }
 
 impl State {
@@ -155,10 +160,11 @@ impl State {
         let info = factory.info(i);
         if !stays
             || follows_other && i.mnemonic() != Mnemonic::Nop
-            || !writes_only_stack(info.used_memory())
+            || !info.used_memory().iter().all(|place| self.may_be(place))
         {
             return false;
         }
+        let is_own = i.mnemonic() == Mnemonic::Lea && points_to_stack(i.memory_base());
         let has_loaded = |register: Register| register.is_gpr64() && self.loaded[register.number()];
         let used = info.used_registers();
         let made = makes_address(i) && used.iter().any(|used| has_loaded(used.register()));
@@ -167,9 +173,18 @@ impl State {
             if register.is_gpr() {
                 self.written[register.number()] = true;
                 self.loaded[register.number()] = loads || made;
+                self.own[register.number()] = is_own;
             }
         }
         true
+    }
+
+    /// Whether a place in memory is on the stack, or only read.
+    fn may_be(&self, place: &UsedMemory) -> bool {
+        let base = place.base();
+        reads_only(place.access())
+            || points_to_stack(base)
+            || base.is_gpr64() && self.own[base.number()]
     }
 }
 
@@ -292,6 +307,22 @@ mod tests {
             a.ret().unwrap();
         });
         assert_eq!(tree, [0, 1, 6, 8, 9, 12]);
+        let keeps = |to: AsmRegister64| {
+            found(|a| {
+                let mut again = a.create_label();
+                a.mov(r8d, 5).unwrap();
+                a.lea(r10, qword_ptr(rsp - 0x38)).unwrap();
+                a.set_label(&mut again).unwrap();
+                a.mov(rdi, qword_ptr(rdi + r8 * 8)).unwrap();
+                a.mov(qword_ptr(to + r8 * 8), rdi).unwrap();
+                a.cmp(dword_ptr(rdi), esi).unwrap();
+                a.jl(again).unwrap();
+                a.sete(al).unwrap();
+                a.ret().unwrap();
+            })
+        };
+        assert_eq!(keeps(r10), [2, 4], "on the stack");
+        assert_eq!(keeps(r11), []);
         let list = found(|a| {
             let mut again = a.create_label();
             a.set_label(&mut again).unwrap();
