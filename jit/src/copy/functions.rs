@@ -220,7 +220,8 @@ impl Functions {
             is_called_beside_own: called.own,
             held: &held,
             is_atomic_operation: self.is_atomic_operation(start)
-                || called.own && self.operation(start).accesses_only(Some(0)),
+                || called.own && self.operation(start).accesses_only(Some(0))
+                || self.releases_beside_lock(start, &code, &module),
             trusted,
             atomic: &self.atomics.within(&extent.range),
             // Linkers lay variables behind the code, which tells them from numbers.

@@ -2,8 +2,8 @@
 //!
 //! An acquire load and a release store are plain `mov`s, so what is around them tells:
 //!
-//! - what loops wait for (`polls`, `flags`, `answers`, `asked`, `lent`), and what those do that they wait for
-//!   (`announced`);
+//! - what loops wait for (`polls`, `flags`, `answers`, `asked`, `lent`), what is looked at now and then (`seen`),
+//!   and what those do that they wait for (`announced`);
 //! - what is beside locks, fences and calls by which a thread lets others go on (`beside`, `pauses`,
 //!   `released`, `fenced`), also where a function called there is looked at as if it were inlined
 //!   (`super::pieces`);
@@ -41,6 +41,7 @@ mod declared;
 mod fenced;
 mod flags;
 mod held;
+mod keys;
 mod left_behind;
 mod lent;
 mod locked_links;
@@ -53,6 +54,7 @@ mod polls;
 mod probes;
 mod records;
 mod released;
+mod seen;
 mod shards;
 mod tagged;
 mod tested;
@@ -83,6 +85,7 @@ use fenced::fenced;
 use flags::flags;
 use held::is_flag;
 use iced_x86::{Instruction, Mnemonic, Register};
+use keys::keys;
 use lent::lent;
 use locked_links::locked_links;
 use marked::marked;
@@ -95,6 +98,7 @@ use probes::probes;
 use records::records;
 use refrain_trace::fixed::FixedSet;
 use released::released;
+use seen::seen;
 use shards::shards;
 use std::ops::Range;
 use tagged::tagged;
@@ -284,6 +288,7 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         sites.extend(stores.map(|((i, _), _)| i.ip()));
         sites.extend(around.looks.iter().map(|&at| code[at].ip()));
         sites.extend(oriented(code).map(|at| code[at].ip()));
+        sites.extend(keys(code).into_iter().map(|at| code[at].ip()));
     }
     if has_locks {
         sites.extend(locked_links(code, &loops).into_iter().map(|at| code[at].ip()));
@@ -303,6 +308,7 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         sites.extend(answers(code).into_iter().map(|at| code[at].ip()));
         sites.extend(asked(code, &addresses).into_iter().map(|at| code[at].ip()));
         sites.extend(arrays(code).into_iter().map(|at| code[at].ip()));
+        sites.extend(seen(code).into_iter().filter(|&at| accesses[at]).map(|at| code[at].ip()));
         let tested = tested(code);
         if !tested.is_empty() {
             let computes = computations(code, &loops, &polls, &unfolded_words);
@@ -317,7 +323,8 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         let links = fenced(code, &loops).into_iter().chain(marked(code, &loops));
         sites.extend(links.filter(|&at| accesses[at]).map(|at| code[at].ip()));
         sites.extend(tagged(code).into_iter().filter(|&at| accesses[at]).map(|at| code[at].ip()));
-        sites.extend(walks(code, &locks, &loops).into_iter().map(|at| code[at].ip()));
+        let walks = walks(code, &locks, around.is_called_beside_own, &loops);
+        sites.extend(walks.into_iter().map(|at| code[at].ip()));
     }
     if !around.atomic.is_empty() {
         let declared = declared(code, around.atomic).map(|at| code[at].ip());

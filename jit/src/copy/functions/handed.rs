@@ -9,12 +9,13 @@ use super::extent::{Extent, has_locked, instructions};
 use super::futexes::futexes;
 use super::{Functions, WRAPPERS, Words};
 use crate::accesses::constant_address;
+use crate::common::without_padding;
 use crate::copy::addresses::{
     SymbolicAddress, at_branches, is_by_frame_pointer, symbolic_addresses,
 };
 use crate::copy::ordered::{is_candidate, is_locked, is_store};
 use crate::copy::pieces::{Field, field_of, is_searched};
-use iced_x86::Instruction;
+use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind, Register};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
@@ -43,6 +44,24 @@ impl Functions {
             found.extend(self.locked_fields(code, extent, module));
         }
         found
+    }
+
+    /// Whether the function at `start` does nothing but store a number to a word at its argument that a locked
+    /// instruction of a neighbour names by its own first argument: the methods of a lock lie side by side, and
+    /// who takes it may do more than one may look for in an atomic operation.
+    pub(super) fn releases_beside_lock(
+        &mut self,
+        start: u64,
+        code: &[Instruction],
+        module: &Range<u64>,
+    ) -> bool {
+        const NEIGHBOURS: usize = 4;
+        let Some(word) = stored_number(without_padding(code)) else { return false };
+        let at = self.starts.partition_point(|&other| other < start);
+        let side = at.saturating_sub(NEIGHBOURS)..self.starts.len().min(at + NEIGHBOURS + 1);
+        let mut neighbours = self.starts[side].to_vec();
+        neighbours.retain(|other| *other != start && module.contains(other));
+        neighbours.into_iter().any(|other| self.locked_words(other, module, 0).contains(&word))
     }
 
     /// The fields at large offsets that this function loads or stores, and that a locked instruction of some
@@ -141,6 +160,25 @@ impl Functions {
     }
 }
 
+/// The word to which a function stores a number, if it does nothing else, as by its first argument.
+fn stored_number(code: &[Instruction]) -> Option<(Register, u64)> {
+    use Register::{EAX, RAX};
+    let [.., store, end] = code else { return None };
+    let is_zero = |i: &Instruction| {
+        i.mnemonic() == Mnemonic::Xor && (i.op0_register(), i.op1_register()) == (EAX, EAX)
+    };
+    let is_harmless = |i: &Instruction| i.mnemonic() == Mnemonic::Endbr64 || is_zero(i);
+    let is_number = store.op1_kind() != OpKind::Register
+        || store.op1_register().full_register() == RAX && code.iter().any(is_zero);
+    let is_release = store.mnemonic() == Mnemonic::Mov
+        && is_store(store)
+        && is_number
+        && (store.memory_base(), store.memory_index()) == (Register::RDI, Register::None)
+        && end.flow_control() == FlowControl::Return
+        && code[..code.len() - 2].iter().all(is_harmless);
+    is_release.then(|| (Register::RDI, store.memory_displacement64()))
+}
+
 #[cfg(test)]
 mod tests {
     use crate::copy::functions::tests::{SLOT, fill_slot, jump_through_slot, write_functions};
@@ -167,6 +205,36 @@ mod tests {
             let found = functions.idioms(starts[1]).expect("known").sites.len();
             assert_eq!(found, sites, "the store to field {released}");
         }
+    }
+
+    /// The methods of a lock: who takes it calls others while it waits.
+    #[test]
+    fn releases_beside_their_locks() {
+        fn lock(a: &mut CodeAssembler) {
+            a.lock().cmpxchg(qword_ptr(rdi + 8), rcx).unwrap();
+            a.mov(cl, byte_ptr(rdi + 16)).unwrap();
+            a.call(0x1000).unwrap();
+        }
+        fn yields(a: &mut CodeAssembler) {
+            a.call(0x1000).unwrap();
+        }
+        let sites = |release: fn(&mut CodeAssembler)| {
+            let (mut functions, starts) = write_functions(&[lock, yields, release]);
+            functions.idioms(starts[2]).expect("known").sites.len()
+        };
+        assert_eq!(sites(|a| a.mov(qword_ptr(rdi + 8), 0).unwrap()), 1);
+        assert_eq!(sites(|a| a.mov(qword_ptr(rdi + 16), 0).unwrap()), 0, "another field");
+        assert_eq!(sites(|a| a.mov(qword_ptr(rdi + 8), rsi).unwrap()), 0, "what the caller says");
+        let initializes = |a: &mut CodeAssembler| {
+            a.mov(qword_ptr(rdi + 16), 1).unwrap();
+            a.mov(qword_ptr(rdi + 8), 0).unwrap();
+        };
+        assert_eq!(sites(initializes), 0, "a constructor");
+        let zero = |a: &mut CodeAssembler| {
+            a.xor(eax, eax).unwrap();
+            a.mov(qword_ptr(rdi + 8), rax).unwrap();
+        };
+        assert_eq!(sites(zero), 1);
     }
 
     /// A lock that is a variable, taken in one function and released in another.

@@ -15,20 +15,25 @@ use iced_x86::{
 
 /// Instructions of such a function.
 const LONGEST: usize = 24;
+/// The same if it searches.
+const LONGEST_SEARCH: usize = 48;
 /// Registers of further arguments.
 const FURTHER_ARGUMENTS: [Register; 5] =
     [Register::RSI, Register::RDX, Register::RCX, Register::R8, Register::R9];
 
 /// The loads that such a function answers by, if these instructions are one: it answers by a truth value,
 /// and may neither write anything nor call, nor look at what further arguments point to. If it
-/// follows pointers, these are the loads behind them.
+/// follows pointers, these are the loads behind them; and if it follows them in a loop, as who searches a list
+/// or a tree does, all loads.
 pub(super) fn answers(code: &[Instruction]) -> Vec<usize> {
     let code = without_padding(code);
     let returns = code.last().is_some_and(|i| i.flow_control() == FlowControl::Return);
     if returns && let Some(load) = counted(code).or_else(|| loads_only(code)) {
         return vec![load];
     }
-    if code.len() > LONGEST || !returns || !code.iter().any(is_truth) {
+    let searches = code.iter().any(goes_back);
+    let longest = if searches { LONGEST_SEARCH } else { LONGEST };
+    if code.len() > longest || !returns || !code.iter().any(is_truth) {
         return Vec::new();
     }
     let mut factory = InstructionInfoFactory::new();
@@ -46,7 +51,16 @@ pub(super) fn answers(code: &[Instruction]) -> Vec<usize> {
             return Vec::new();
         }
     }
-    if behind.is_empty() { fields } else { behind }
+    match behind.is_empty() {
+        true => fields,
+        false if searches => fields.into_iter().chain(behind).collect(),
+        false => behind,
+    }
+}
+
+/// Whether an instruction closes a loop.
+fn goes_back(i: &Instruction) -> bool {
+    i.flow_control() == FlowControl::ConditionalBranch && i.near_branch_target() <= i.ip()
 }
 
 /// The load by which a function of two loads returns what stands behind the counts of references that its
@@ -106,13 +120,24 @@ pub(in crate::copy) fn writes_only_stack(places: &[UsedMemory]) -> bool {
     places.iter().all(|place| reads_only(place.access()) || points_to_stack(place.base()))
 }
 
+/// Whether an instruction may make the address of a field, or of one of two fields, or take marks off a link.
+fn makes_address(i: &Instruction) -> bool {
+    use Mnemonic::*;
+    let chooses = i.condition_code() != ConditionCode::None && i.op_count() == 2;
+    let computes = matches!(i.mnemonic(), Lea | Mov | Add | Sub | And) || chooses;
+    let loads = i.op1_kind() == OpKind::Memory && i.mnemonic() != Lea;
+    computes && !loads && i.op0_kind() == OpKind::Register && i.op0_register().is_gpr64()
+}
+
 /// What is known of registers, by number.
 #[derive(Default)]
 struct State {
     /// The function has written it.
     written: [bool; 16],
-    /// It has what was loaded, but not from the stack.
+    /// It has what was loaded, but not from the stack, or an address that was made of it.
     loaded: [bool; 16],
+    /// It points to the function's own stack.
+    own: [bool; 16],
 }
 
 impl State {
@@ -135,18 +160,31 @@ impl State {
         let info = factory.info(i);
         if !stays
             || follows_other && i.mnemonic() != Mnemonic::Nop
-            || !writes_only_stack(info.used_memory())
+            || !info.used_memory().iter().all(|place| self.may_be(place))
         {
             return false;
         }
-        for used in info.used_registers().iter().filter(|used| used.access() != OpAccess::Read) {
+        let is_own = i.mnemonic() == Mnemonic::Lea && points_to_stack(i.memory_base());
+        let has_loaded = |register: Register| register.is_gpr64() && self.loaded[register.number()];
+        let used = info.used_registers();
+        let made = makes_address(i) && used.iter().any(|used| has_loaded(used.register()));
+        for used in used.iter().filter(|used| used.access() != OpAccess::Read) {
             let register = used.register().full_register();
             if register.is_gpr() {
                 self.written[register.number()] = true;
-                self.loaded[register.number()] = loads;
+                self.loaded[register.number()] = loads || made;
+                self.own[register.number()] = is_own;
             }
         }
         true
+    }
+
+    /// Whether a place in memory is on the stack, or only read.
+    fn may_be(&self, place: &UsedMemory) -> bool {
+        let base = place.base();
+        reads_only(place.access())
+            || points_to_stack(base)
+            || base.is_gpr64() && self.own[base.number()]
     }
 }
 
@@ -242,6 +280,61 @@ mod tests {
         assert_eq!(loads(|a| a.mov(rax, qword_ptr(rdi - 8)).unwrap()), []);
         assert_eq!(loads(|a| a.mov(rax, qword_ptr(rsi)).unwrap()), []);
         assert_eq!(loads(|a| a.lea(rax, ptr(rdi)).unwrap()), []);
+    }
+
+    /// As clang compiles the search through a tree whose links are atomic: which child comes next is chosen by
+    /// its address.
+    #[test]
+    fn searches() {
+        let tree = found(|a| {
+            let (mut again, mut leaf) = (a.create_label(), a.create_label());
+            a.mov(rax, qword_ptr(rdi + 0x10)).unwrap();
+            a.mov(rcx, qword_ptr(rax + 8)).unwrap();
+            a.test(rcx, rcx).unwrap();
+            a.je(leaf).unwrap();
+            a.set_label(&mut again).unwrap();
+            a.lea(rcx, qword_ptr(rax + 8)).unwrap();
+            a.lea(rdx, qword_ptr(rax + 16)).unwrap();
+            a.cmp(dword_ptr(rax), esi).unwrap();
+            a.cmovg(rdx, rcx).unwrap();
+            a.mov(rax, qword_ptr(rdx)).unwrap();
+            a.mov(rdx, qword_ptr(rax + 8)).unwrap();
+            a.test(rdx, rdx).unwrap();
+            a.jne(again).unwrap();
+            a.set_label(&mut leaf).unwrap();
+            a.cmp(dword_ptr(rax), esi).unwrap();
+            a.sete(al).unwrap();
+            a.ret().unwrap();
+        });
+        assert_eq!(tree, [0, 1, 6, 8, 9, 12]);
+        let keeps = |to: AsmRegister64| {
+            found(|a| {
+                let mut again = a.create_label();
+                a.mov(r8d, 5).unwrap();
+                a.lea(r10, qword_ptr(rsp - 0x38)).unwrap();
+                a.set_label(&mut again).unwrap();
+                a.mov(rdi, qword_ptr(rdi + r8 * 8)).unwrap();
+                a.mov(qword_ptr(to + r8 * 8), rdi).unwrap();
+                a.cmp(dword_ptr(rdi), esi).unwrap();
+                a.jl(again).unwrap();
+                a.sete(al).unwrap();
+                a.ret().unwrap();
+            })
+        };
+        assert_eq!(keeps(r10), [2, 4], "on the stack");
+        assert_eq!(keeps(r11), []);
+        let list = found(|a| {
+            let mut again = a.create_label();
+            a.set_label(&mut again).unwrap();
+            a.mov(rdi, qword_ptr(rdi + 8)).unwrap();
+            a.and(rdi, -2).unwrap();
+            a.mov(eax, dword_ptr(rdi)).unwrap();
+            a.cmp(eax, esi).unwrap();
+            a.jl(again).unwrap();
+            a.sete(al).unwrap();
+            a.ret().unwrap();
+        });
+        assert_eq!(list, [0, 2]);
     }
 
     /// As compilers have it without optimisation.

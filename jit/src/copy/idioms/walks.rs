@@ -3,22 +3,29 @@
 //! Who looks for a place in a list or a tree before the lock is taken, and looks again afterwards
 //! whether it still is one, reads what other threads change meanwhile, and reads it in a loop that looks
 //! like any computation. In a skip list, a level says which of a node's links is meant. A walk behind a lock
-//! is guarded; one behind a fence is not, though a function with locks may have been called before.
+//! is guarded; one behind a fence is not, though a function with locks may have been called before. The search may
+//! also be a function of its own, which those call that lock what it has found.
 
 use crate::common::is_call;
 use crate::copy::loops::{Loop, ends_here, target};
 use crate::copy::ordered::{is_candidate, is_locked};
-use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
+use iced_x86::{Code, ConditionCode, Instruction, Mnemonic, OpKind, Register};
 use std::collections::BTreeSet;
 
 /// Instructions of a loop that is looked at.
 const LONGEST: usize = 96;
 
 /// Indices of the loads by which such loops find their way, and of what they compare or add up there. `code` is a
-/// function's instructions in order, `locks` says which of them lock, and `loops` are its loops.
-pub(super) fn walks(code: &[Instruction], locks: &[bool], loops: &[Loop]) -> BTreeSet<usize> {
+/// function's instructions in order, `locks` says which of them lock, and `loops` are its loops. `is_called` says
+/// that it is short, and called beside locks.
+pub(super) fn walks(
+    code: &[Instruction],
+    locks: &[bool],
+    is_called: bool,
+    loops: &[Loop],
+) -> BTreeSet<usize> {
     let mut found = BTreeSet::new();
-    if loops.is_empty() || !locks.contains(&true) {
+    if loops.is_empty() || !is_called && !locks.contains(&true) {
         return found;
     }
     let own: Vec<bool> = code.iter().map(is_locked).collect();
@@ -35,12 +42,14 @@ pub(super) fn walks(code: &[Instruction], locks: &[bool], loops: &[Loop]) -> BTr
             continue;
         }
         let slots: BTreeSet<u64> = inside().filter_map(|at| stored_slot(&code[at])).collect();
-        let has_field = |i: &Instruction| {
-            let index = i.memory_index();
-            index == Register::None || inside().all(|at| steps_only(&code[at], index))
+        let has_field = |at: usize| {
+            let index = code[at].memory_index();
+            index == Register::None
+                || inside().all(|at| steps_only(&code[at], index))
+                || is_computed(&code[..at], index)
         };
         // What the loop's own loads put into registers, and so is another pointer in each round.
-        let moves = inside().filter(|&at| has_field(&code[at]));
+        let moves = inside().filter(|&at| has_field(at));
         let moves: Vec<Move> = moves.filter_map(|at| moves_to(&code[at])).collect();
         let mut pointers = chased(&moves);
         loop {
@@ -62,7 +71,7 @@ pub(super) fn walks(code: &[Instruction], locks: &[bool], loops: &[Loop]) -> BTr
         found.extend(inside().filter(|&at| {
             let i = &code[at];
             pointers.contains(&i.memory_base())
-                && has_field(i)
+                && has_field(at)
                 && matches!(i.memory_size().size(), 4 | 8)
                 && matches!(
                     i.mnemonic(),
@@ -91,7 +100,10 @@ fn moves_to(i: &Instruction) -> Option<Move> {
     {
         return Some(Move { from: i.memory_base(), to: i.op0_register(), loads: false });
     }
-    let is_move = matches!(i.code(), Code::Mov_r64_rm64 | Code::Mov_rm64_r64);
+    // A tree's search may choose between the addresses of two links.
+    let chooses = i.condition_code() != ConditionCode::None && i.op_count() == 2;
+    let is_move = matches!(i.code(), Code::Mov_r64_rm64 | Code::Mov_rm64_r64)
+        || chooses && i.op0_kind() == OpKind::Register && i.op0_register().is_gpr64();
     if !is_move || i.op0_kind() != OpKind::Register || i.op0_register() == Register::RSP {
         return None;
     }
@@ -111,6 +123,18 @@ fn steps_only(i: &Instruction, register: Register) -> bool {
     let is_it = i.op0_kind() == OpKind::Register
         && i.op0_register().full_register() == register.full_register();
     !is_it || counts
+}
+
+/// Whether a register holds a number that was computed from others right before, as a level may be: the last of
+/// these instructions.
+fn is_computed(before: &[Instruction], register: Register) -> bool {
+    const REACH: usize = 4;
+    let is_it = |i: &&Instruction| {
+        i.op0_kind() == OpKind::Register
+            && i.op0_register().full_register() == register.full_register()
+    };
+    let last = before.iter().rev().take(REACH).find(is_it);
+    last.is_some_and(|i| i.mnemonic() == Mnemonic::Lea && !i.is_ip_rel_memory_operand())
 }
 
 /// Registers that a loop follows from round to round: moves lead from what is loaded by one to itself.
@@ -168,7 +192,10 @@ mod tests {
     fn found(write: impl FnOnce(&mut CodeAssembler)) -> Vec<Mnemonic> {
         let code = assembled(write);
         let locks: Vec<bool> = code.iter().map(is_locked).collect();
-        walks(&code, &locks, &loops(&code)).into_iter().map(|at| code[at].mnemonic()).collect()
+        walks(&code, &locks, false, &loops(&code))
+            .into_iter()
+            .map(|at| code[at].mnemonic())
+            .collect()
     }
 
     fn walk(a: &mut CodeAssembler) {
@@ -198,6 +225,37 @@ mod tests {
         });
         assert_eq!(behind, []);
         assert_eq!(found(walk), []);
+    }
+
+    /// As gcc compiles the search through a skip list for its size.
+    #[test]
+    fn functions_of_their_own() {
+        let code = assembled(|a| {
+            let [mut level, mut next, mut below] = std::array::from_fn(|_| a.create_label());
+            a.set_label(&mut level).unwrap();
+            a.lea(rsi, qword_ptr(rax + 1)).unwrap();
+            a.lea(r11, qword_ptr(rsi * 8)).unwrap();
+            a.mov(rsi, qword_ptr(rdi + rsi * 8)).unwrap();
+            a.set_label(&mut next).unwrap();
+            a.mov(r10d, dword_ptr(rsi)).unwrap();
+            a.cmp(r10d, r9d).unwrap();
+            a.jge(below).unwrap();
+            a.mov(r10, qword_ptr(rsi + r11)).unwrap();
+            a.mov(rdi, rsi).unwrap();
+            a.mov(rsi, r10).unwrap();
+            a.jmp(next).unwrap();
+            a.set_label(&mut below).unwrap();
+            a.mov(qword_ptr(rdx + rax * 8), rdi).unwrap();
+            a.sub(rax, 1).unwrap();
+            a.jae(level).unwrap();
+            a.ret().unwrap();
+        });
+        let found = |is_called: bool| {
+            let none = vec![false; code.len()];
+            walks(&code, &none, is_called, &loops(&code)).into_iter().collect::<Vec<_>>()
+        };
+        assert_eq!(found(true), [2, 3, 6]);
+        assert_eq!(found(false), []);
     }
 
     /// As compilers make of `while ((behind = before->next) && behind->key < key) before = behind;`.
@@ -245,9 +303,29 @@ mod tests {
                 lock(a);
             });
             let locks: Vec<bool> = code.iter().map(|i| is_locked(i) || i.is_call_near()).collect();
-            walks(&code, &locks, &loops(&code)).len()
+            walks(&code, &locks, false, &loops(&code)).len()
         };
         assert_eq!([found_in(true), found_in(false)], [2, 0]);
+    }
+
+    /// As a tree is searched, whose nodes say by two links where to go on.
+    #[test]
+    fn one_of_two_links() {
+        let search = found(|a| {
+            let mut again = a.create_label();
+            a.set_label(&mut again).unwrap();
+            a.mov(rbp, rbx).unwrap();
+            a.lea(rcx, qword_ptr(rbx + 16)).unwrap();
+            a.lea(rax, qword_ptr(rbx + 8)).unwrap();
+            a.cmp(dword_ptr(rbx), r15d).unwrap();
+            a.cmovg(rcx, rax).unwrap();
+            a.mov(rbx, qword_ptr(rcx)).unwrap();
+            a.mov(rcx, qword_ptr(rbx + 8)).unwrap();
+            a.test(rcx, rcx).unwrap();
+            a.jne(again).unwrap();
+            lock(a);
+        });
+        assert_eq!(search, [Mnemonic::Cmp, Mnemonic::Mov, Mnemonic::Mov]);
     }
 
     /// As a skip list is searched, level by level.
