@@ -4,15 +4,18 @@
 //!   no event: a replay counts it, among the loads that need none. (A load that finds what its thread
 //!   did not meet there last has one, as everywhere: the store that it read may be one that is not
 //!   watched.)
-//! - Before another thread's first access, that thread takes the word over, for good: an
+//! - Before another thread's first access, that thread takes the word over: an
 //!   [`EventKind::Handover`] goes into the owner's stream at the number of accesses that the owner has
 //!   made by then, and the other thread's stream says that it waits for that
 //!   ([`EventKind::Takeover`]). From then on all stores to the word have events, its former owner's
 //!   too, and each further thread says before its first access that it waits for what the former
 //!   owner has handed over.
+//! - A thread that makes many of these stores in a row, with nobody else's between, owns the word again:
+//!   objects go from thread to thread. So many events take as long as to take the word over: no order of
+//!   accesses costs more than twice what it would cost if nobody ever owned a word again.
 //!
 //! The table of owners has an entry for a word of eight bytes. Words of different pages may share an
-//! entry; then they have one owner, as if they were one word.
+//! entry; then they have one owner, as if they were one word, and nobody owns either again.
 //!
 //! A thread whose words others take over again and again, since it makes what they work on, claims no
 //! more: what it comes to first is shared from the beginning, and all stores there have events.
@@ -24,24 +27,44 @@
 //! with events. Every access of another thread comes after its takeover. Two watched accesses of the
 //! word by different threads are therefore either ordered by a handover and a takeover, or both have
 //! events. The order of events is one of real time, so no replay can wait in a circle.
+//!
+//! Who owns a word again says so while it holds the slot, at the end of a store with an event. Whoever
+//! accesses the word as a shared one looks again once it holds the slot, or has read the value: if the word is
+//! owned by then, it takes the word over. So other threads' stores come before that store, or after the next
+//! takeover. What they have loaded before has its value in the trace, and a replay that finds the word
+//! overwritten by its owner takes it from there. Each ownership of a word has its number: a thread that has
+//! waited for an earlier owner waits for the later one as well.
 
 use crate::record::log::{Closed, Log};
 use crate::slots::Tickets;
 use crate::zeroed::Zeroed;
 use refrain_trace::fixed::FixedMap;
 use refrain_trace::{Event, EventKind, ThreadId, accessed, order};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A word's state: nobody's.
 const NOBODY: u32 = 0;
-/// Set if the word has an owner; the thread's number is above these bits.
+/// Set if the word has an owner. The thread's number is above these bits.
 const OWNED: u32 = 1;
 /// Set if it had one.
 const FORMER: u32 = 2;
-/// It never has one.
+/// It has had none.
 const SHARED: u32 = OWNED | FORMER;
 const BITS: u32 = 2;
+/// In the state of a word that had an owner: it has been owned again. The number of the last owner has fewer
+/// bits then, and above is how many owners there were before that one.
+const AGAIN: u32 = 1 << 31;
+const GENERATION_SHIFT: u32 = 16;
+/// Nobody owns a word again that had so many owners before its last one.
+const LAST_GENERATION: u16 = (AGAIN >> GENERATION_SHIFT) as u16 - 1;
+/// Threads with such a number and higher ones own nothing again.
+const THREADS: u32 = 1 << (GENERATION_SHIFT - BITS);
+
+/// A thread owns a word again after so many stores in a row.
+const IN_A_ROW: u32 = 64;
+/// Slots of which a thread keeps how many tickets it has taken in a row.
+const ROWS: usize = 256;
 
 /// So many words of a thread may be taken over before it is asked how many it keeps.
 const LOSSES: u32 = 64;
@@ -54,7 +77,7 @@ const LOSERS: usize = 1 << 10;
 const WORDS: usize = 512;
 /// Pages that the table has room for.
 const PAGES: usize = 1 << PAGE_BITS;
-const PAGE_BITS: u32 = 12;
+const PAGE_BITS: u32 = 15;
 const ENTRIES: usize = PAGES * WORDS;
 
 /// How translated code finds the owners of words, and holds slots (`jit::copy`'s `own`). The entry of a word
@@ -98,9 +121,16 @@ struct Entry {
     stored: AtomicU32,
 }
 
-/// Owners of all words: 16 MiB, of which only what is used takes memory.
+/// What stands for a page in whose place there are words of several pages.
+const SEVERAL: u64 = u64::MAX;
+
+/// Owners of all words: 160 MiB, of which only what is used takes memory.
 pub(crate) struct Owners {
     entries: Zeroed<[Entry; ENTRIES]>,
+    /// Of a word that is owned, how many owners it had before this one.
+    generations: Zeroed<[AtomicU16; ENTRIES]>,
+    /// By place, the number of the page that has it.
+    pages: Zeroed<[AtomicU64; PAGES]>,
     /// How many words have been taken over from each thread.
     losses: Zeroed<[AtomicU32; LOSERS]>,
     /// By thread, whether it has ended. Who holds this is the only one that takes words over.
@@ -109,11 +139,14 @@ pub(crate) struct Owners {
 
 /// Which words a thread has accessed since they were taken over from their owners.
 pub(crate) struct Visited {
-    words: Zeroed<[u64; ENTRIES / 64]>,
+    /// By word, one more than the generation of the owner from which it was taken over then.
+    words: Zeroed<[u16; ENTRIES]>,
     /// How many words the thread has claimed.
     claims: u32,
     /// By object of a [`EventKind::Takeover`], how many tickets the thread has waited for.
     awaited: FixedMap<u64, u64>,
+    /// Slots of which the thread has taken tickets in a row: the slot, the next ticket, and how many.
+    rows: Zeroed<[(u64, u64, u32); ROWS]>,
 }
 
 /// What a word is to a thread that is about to access it.
@@ -136,18 +169,31 @@ pub(crate) struct Awaited {
     pub(crate) ticket: u64,
     /// The instruction by which the owner stored last without an event ([`refrain_trace::own_store`]), or 0.
     pub(crate) stored: u64,
+    /// How many owners the word had before that one.
+    pub(crate) generation: u16,
 }
 
 impl Visited {
     pub(crate) fn new() -> Visited {
         // SAFETY: zero is a value of an integer, and integers need no `Drop`.
-        let words = unsafe { Zeroed::new() };
-        Visited { words, claims: 0, awaited: FixedMap::default() }
+        let (words, rows) = unsafe { (Zeroed::new(), Zeroed::new()) };
+        Visited { words, claims: 0, awaited: FixedMap::default(), rows }
     }
 
     #[inline]
-    fn has(&self, place: usize) -> bool {
-        self.words[place / 64] >> (place % 64) & 1 != 0
+    fn has(&self, place: usize, generation: u16) -> bool {
+        self.words[place] == generation + 1
+    }
+
+    /// The thread has this ticket of a slot. Whether it has had enough of them, and nobody one between, to own
+    /// a word again.
+    #[inline]
+    pub(crate) fn is_in_a_row(&mut self, slot: usize, ticket: u64) -> bool {
+        let (in_place, next, count) = &mut self.rows[slot % ROWS];
+        let goes_on = (*in_place, *next) == (slot as u64, ticket);
+        (*in_place, *next) = (slot as u64, ticket + 1);
+        *count = if goes_on { count.saturating_add(1) } else { 1 };
+        *count >= IN_A_ROW
     }
 
     /// Whether the thread has owned a word, so that others may ask for what it has done.
@@ -158,8 +204,7 @@ impl Visited {
     /// The thread knows that the word at `address` is shared; whether there is something new in what it
     /// waits for.
     pub(crate) fn share(&mut self, address: u64, awaited: &Awaited) -> bool {
-        let place = OwnWords::place(address);
-        self.words[place / 64] |= 1 << (place % 64);
+        self.words[OwnWords::place(address)] = awaited.generation + 1;
         let known = self.awaited.entry(awaited.object).or_default();
         let is_new = awaited.ticket > *known;
         *known = awaited.ticket.max(*known);
@@ -171,7 +216,9 @@ impl Owners {
     pub(crate) fn new() -> Owners {
         // SAFETY: zero is a value of an integer, and integers need no `Drop`.
         let (entries, losses) = unsafe { (Zeroed::new(), Zeroed::new()) };
-        Owners { entries, losses, ended: Mutex::default() }
+        // SAFETY: likewise.
+        let (generations, pages) = unsafe { (Zeroed::new(), Zeroed::new()) };
+        Owners { entries, generations, pages, losses, ended: Mutex::default() }
     }
 
     /// Where the entries stand, and what is the state of a thread's own words, for translated code.
@@ -183,14 +230,44 @@ impl Owners {
         thread.0 << BITS | OWNED
     }
 
-    fn former(thread: ThreadId) -> u32 {
-        thread.0 << BITS | FORMER
+    fn former(thread: ThreadId, generation: u16) -> u32 {
+        match generation {
+            0 => thread.0 << BITS | FORMER,
+            again => AGAIN | u32::from(again) << GENERATION_SHIFT | thread.0 << BITS | FORMER,
+        }
+    }
+
+    /// Of a word that had an owner: the last one, and how many it had before that one.
+    fn last_owner(state: u32) -> Option<(ThreadId, u16)> {
+        let again = || {
+            let owner = (state >> BITS) % THREADS;
+            (ThreadId(owner), ((state & !AGAIN) >> GENERATION_SHIFT) as u16)
+        };
+        (state & SHARED == FORMER).then(|| match state & AGAIN {
+            0 => (ThreadId(state >> BITS), 0),
+            _ => again(),
+        })
+    }
+
+    /// A word is accessed: whether another page's has its place in the table is kept.
+    #[inline]
+    fn come_to(&self, address: u64) {
+        let page = address >> OwnWords::PAGE_SHIFT;
+        let known = &self.pages[OwnWords::place(address) / WORDS];
+        let now = known.load(Ordering::Relaxed);
+        if now != page && now != SEVERAL {
+            let is_first = known.compare_exchange(0, page, Ordering::SeqCst, Ordering::SeqCst);
+            if is_first.is_err_and(|now| now != page) {
+                known.store(SEVERAL, Ordering::SeqCst);
+            }
+        }
     }
 
     /// What the word at `address` is to a thread; it claims what is nobody's. (Called by translated
     /// code: see `order::record`.)
     #[inline]
     pub(crate) fn of(&self, address: u64, me: ThreadId, visited: &mut Visited) -> Ownership {
+        self.come_to(address);
         let place = OwnWords::place(address);
         let (state, own) = (&self.entries[place].state, Self::own(me));
         let mut now = state.load(Ordering::Acquire);
@@ -202,15 +279,49 @@ impl Owners {
             visited.claims = visited.claims.saturating_add((claims && changed.is_ok()).into());
             now = changed.map_or_else(|now| now, |_| next);
         }
+        let is_known =
+            |(last, generation): (ThreadId, u16)| last == me || visited.has(place, generation);
         if now == own {
             Ownership::Own
-        } else if now == SHARED
-            || now == Self::former(me)
-            || now & FORMER != 0 && visited.has(place)
-        {
+        } else if now == SHARED || Self::last_owner(now).is_some_and(is_known) {
             Ownership::Shared
         } else {
             Ownership::Foreign
+        }
+    }
+
+    /// Whether another thread owns the word at `address`, or has owned it since this thread came to it last.
+    #[inline]
+    pub(crate) fn is_foreign(&self, address: u64, me: ThreadId, visited: &mut Visited) -> bool {
+        self.of(address, me, visited) == Ownership::Foreign
+    }
+
+    /// A thread, which holds the slot of a shared word, knows that it is shared and has taken tickets of the
+    /// slot [in a row](Visited::is_in_a_row), owns the word from here on.
+    pub(crate) fn own_again(&self, address: u64, me: ThreadId, visited: &mut Visited) {
+        let place = OwnWords::place(address);
+        let (state, page) = (&self.entries[place].state, &self.pages[place / WORDS]);
+        let now = state.load(Ordering::Relaxed);
+        let next = match now {
+            SHARED => 1,
+            now => match Self::last_owner(now) {
+                Some((_, generation)) if generation < LAST_GENERATION => generation + 1,
+                _ => return,
+            },
+        };
+        if me.0 >= THREADS || page.load(Ordering::SeqCst) == SEVERAL {
+            return;
+        }
+        self.generations[place].store(next, Ordering::Relaxed);
+        let own = Self::own(me);
+        if state.compare_exchange(now, own, Ordering::SeqCst, Ordering::Relaxed).is_err() {
+            return;
+        }
+        visited.claims = visited.claims.saturating_add(1);
+        // Whoever comes to the word of another page says so before it looks at the state.
+        if page.load(Ordering::SeqCst) == SEVERAL {
+            let former = Self::former(me, next);
+            let _ = state.compare_exchange(own, former, Ordering::SeqCst, Ordering::Relaxed);
         }
     }
 
@@ -230,33 +341,53 @@ impl Owners {
         address: u64,
         ways: (&Log, &Tickets),
     ) -> Result<Awaited, Closed> {
-        let (object, ticket) = self.accesses_of_owner(address, ways)?;
+        let (object, ticket, generation) = self.accesses_of_owner(address, ways)?;
         let stored = self.entries[OwnWords::place(address)].stored.load(Ordering::Relaxed).into();
-        Ok(Awaited { object, ticket, stored })
+        Ok(Awaited { object, ticket, stored, generation })
     }
 
+    /// What stands for the accesses of a word's last owner, how many tickets of that are to be waited for, and
+    /// the generation of that owner.
     fn accesses_of_owner(
         &self,
         address: u64,
         (log, tickets): (&Log, &Tickets),
-    ) -> Result<(u64, u64), Closed> {
+    ) -> Result<(u64, u64, u16), Closed> {
         let ended = self.ended();
-        let entry = &self.entries[OwnWords::place(address)];
-        let state = entry.state.load(Ordering::SeqCst);
-        let owner = ThreadId(state >> BITS);
-        entry.state.store(Self::former(owner), Ordering::SeqCst);
+        let (owner, generation, was_owned) = self.end_ownership(address);
         if ended.get(owner.index()).copied().unwrap_or(false) {
             let object = order::ENDED_ACCESSES;
-            return Ok((object, tickets.given(order::slot(object))));
+            return Ok((object, tickets.given(order::slot(object)), generation));
         }
         let object = order::accesses_object(owner);
-        if state & FORMER != 0 {
-            return Ok((object, tickets.given(order::slot(object))));
+        if !was_owned {
+            return Ok((object, tickets.given(order::slot(object)), generation));
         }
-        self.losses[owner.index() % LOSERS].fetch_add(1, Ordering::Relaxed);
+        if generation == 0 {
+            self.losses[owner.index() % LOSERS].fetch_add(1, Ordering::Relaxed);
+        }
         tickets.await_holder(order::slot(address));
         let ticket = log.insert(owner, |made| made, || handover(owner, accessed::WORD, tickets))?;
-        Ok((object, ticket + 1))
+        Ok((object, ticket + 1, generation))
+    }
+
+    /// Nobody owns the word any more: its last owner, the generation of that one, and whether it has owned the
+    /// word until now.
+    fn end_ownership(&self, address: u64) -> (ThreadId, u16, bool) {
+        let place = OwnWords::place(address);
+        let state = &self.entries[place].state;
+        loop {
+            let now = state.load(Ordering::SeqCst);
+            if let Some((owner, generation)) = Self::last_owner(now) {
+                return (owner, generation, false);
+            }
+            let owner = ThreadId(now >> BITS);
+            let generation = self.generations[place].load(Ordering::Relaxed);
+            let former = Self::former(owner, generation);
+            if state.compare_exchange(now, former, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+                return (owner, generation, true);
+            }
+        }
     }
 
     /// Adds what to wait for, for all that another thread has accessed so far, which is in no guest code;
@@ -310,8 +441,11 @@ pub(super) fn handover(thread: ThreadId, nr: u16, tickets: &Tickets) -> Event {
 
 #[cfg(test)]
 mod tests {
-    use super::{Awaited, LOSSES, Ordering, OwnWords, Owners, Ownership, Visited};
-    use refrain_trace::ThreadId;
+    use super::{
+        Awaited, IN_A_ROW, LAST_GENERATION, LOSSES, NOBODY, Ordering, OwnWords, Owners, Ownership,
+        PAGES, SHARED, THREADS, Visited,
+    };
+    use refrain_trace::{ThreadId, order};
 
     const WORD: u64 = 0x1000_0040;
 
@@ -352,13 +486,114 @@ mod tests {
     #[test]
     fn a_thread_says_once_what_it_waits_for() {
         let mut visited = Visited::new();
-        let awaits = |object, ticket, stored| Awaited { object, ticket, stored };
-        assert!(!visited.has(OwnWords::place(WORD)));
-        assert!(visited.share(WORD, &awaits(7, 3, 0)) && visited.has(OwnWords::place(WORD)));
+        let awaits = |object, ticket, stored| Awaited { object, ticket, stored, generation: 0 };
+        let has = |visited: &Visited| visited.has(OwnWords::place(WORD), 0);
+        assert!(!has(&visited));
+        assert!(visited.share(WORD, &awaits(7, 3, 0)) && has(&visited));
         assert!(!visited.share(WORD + 8, &awaits(7, 3, 0)), "it has waited for that");
         assert!(visited.share(WORD + 16, &awaits(8, 1, 0)), "another thread's accesses");
         assert!(visited.share(WORD + 24, &awaits(7, 4, 0)), "a later handover");
         assert!(!visited.share(WORD + 32, &awaits(7, 0, 0)));
         assert!(visited.share(WORD + 40, &awaits(7, 0, 1)), "the owner has stored");
+    }
+
+    /// Another thread takes the word over from its owner, as far as this table is concerned.
+    fn take_over(owners: &Owners, visited: &mut Visited) -> u16 {
+        let (_, generation, was_owned) = owners.end_ownership(WORD);
+        assert!(was_owned);
+        visited.share(WORD, &Awaited { object: 7, ticket: 1, stored: 0, generation });
+        generation
+    }
+
+    /// A thread takes so many tickets of the word's slot in a row, with stores to the word.
+    fn store(owners: &Owners, me: ThreadId, visited: &mut Visited, tickets: std::ops::Range<u64>) {
+        let slot = order::slot(WORD);
+        for ticket in tickets {
+            assert_eq!(owners.of(WORD, me, visited), Ownership::Shared, "ticket {ticket}");
+            if visited.is_in_a_row(slot, ticket) {
+                owners.own_again(WORD, me, visited);
+            }
+        }
+    }
+
+    #[test]
+    fn who_stores_many_times_in_a_row_owns_a_word_again() {
+        let (owners, [first, second, third]) = (Owners::new(), [0, 1, 2].map(ThreadId));
+        let [mut of_first, mut of_second, mut of_third] = [0; 3].map(|_| Visited::new());
+        assert_eq!(owners.of(WORD, first, &mut of_first), Ownership::Own);
+        for visited in [&mut of_second, &mut of_third] {
+            visited.share(WORD, &Awaited { object: 7, ticket: 1, stored: 0, generation: 0 });
+        }
+        owners.end_ownership(WORD);
+        let many = u64::from(IN_A_ROW);
+        store(&owners, second, &mut of_second, 0..many - 1);
+        // Somebody else's store is between.
+        store(&owners, second, &mut of_second, many..2 * many - 1);
+        assert_eq!(owners.of(WORD, second, &mut of_second), Ownership::Shared);
+        store(&owners, second, &mut of_second, 2 * many - 1..2 * many);
+        assert_eq!(owners.of(WORD, second, &mut of_second), Ownership::Own);
+        assert!(owners.store(WORD, second, 1) && of_second.owns_any());
+        for (thread, visited) in [(first, &mut of_first), (third, &mut of_third)] {
+            assert_eq!(owners.of(WORD, thread, visited), Ownership::Foreign, "{thread:?}");
+        }
+        assert_eq!(take_over(&owners, &mut of_third), 1);
+        assert!(!owners.store(WORD, second, 1), "not any more");
+        assert_eq!(owners.of(WORD, second, &mut of_second), Ownership::Shared, "its own stores");
+        assert_eq!(owners.of(WORD, third, &mut of_third), Ownership::Shared);
+        // The first thread has waited for nobody's stores but its own.
+        assert_eq!(owners.of(WORD, first, &mut of_first), Ownership::Foreign);
+        assert_eq!(owners.losses[second.index()].load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_word_is_owned_again_only_so_often() {
+        let (owners, [first, second]) = (Owners::new(), [0, 1].map(ThreadId));
+        let [mut of_first, mut of_second] = [0; 2].map(|_| Visited::new());
+        assert_eq!(owners.of(WORD, first, &mut of_first), Ownership::Own);
+        assert_eq!(take_over(&owners, &mut of_second), 0);
+        let (mut ticket, many) = (0, u64::from(IN_A_ROW));
+        for generation in 0..LAST_GENERATION {
+            store(&owners, second, &mut of_second, ticket..ticket + many);
+            assert_eq!(owners.of(WORD, second, &mut of_second), Ownership::Own, "{generation}");
+            assert_eq!(take_over(&owners, &mut of_first), generation + 1);
+            ticket += many + 1;
+        }
+        store(&owners, second, &mut of_second, ticket..ticket + many);
+        assert_eq!(owners.of(WORD, second, &mut of_second), Ownership::Shared);
+    }
+
+    #[test]
+    fn states_tell_owners_and_generations() {
+        for thread in [0, 1, THREADS - 1, THREADS, 1 << 28].map(ThreadId) {
+            let former = Owners::former(thread, 0);
+            assert_eq!(Owners::last_owner(former), Some((thread, 0)));
+            for state in [NOBODY, SHARED, Owners::own(thread)] {
+                assert_eq!(Owners::last_owner(state), None);
+            }
+            for generation in [1, 2, LAST_GENERATION].into_iter().filter(|_| thread.0 < THREADS) {
+                let former = Owners::former(thread, generation);
+                assert_eq!(Owners::last_owner(former), Some((thread, generation)));
+            }
+        }
+    }
+
+    /// The slot that is held is that of one of them.
+    #[test]
+    fn words_of_several_pages_in_one_place_stay_shared() {
+        let (owners, [first, second]) = (Owners::new(), [0, 1].map(ThreadId));
+        let [mut of_first, mut of_second] = [0; 2].map(|_| Visited::new());
+        let pages = (1..=PAGES as u64 * 4).map(|page| WORD + (page << OwnWords::PAGE_SHIFT));
+        let place = OwnWords::place(WORD);
+        let other =
+            pages.into_iter().find(|&it| OwnWords::place(it) == place).expect("there is one");
+        assert_eq!(owners.of(WORD, first, &mut of_first), Ownership::Own);
+        assert_eq!(
+            owners.of(other, first, &mut of_first),
+            Ownership::Own,
+            "as if it were one word"
+        );
+        take_over(&owners, &mut of_second);
+        store(&owners, second, &mut of_second, 0..10_000);
+        assert_eq!(owners.of(WORD, second, &mut of_second), Ownership::Shared);
     }
 }

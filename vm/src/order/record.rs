@@ -83,21 +83,26 @@ struct Linkage {
 }
 
 impl LastMet {
-    /// Reads an operand among the versions of its slot.
+    /// Reads an operand among the versions of its slot; `None` if `is_foreign` says after that that the word
+    /// is another thread's by now.
     fn link(
         &mut self,
         tickets: &Tickets,
         (address, size): (u64, u8),
         mut read: impl FnMut() -> u64,
-    ) -> Linkage {
+        is_foreign: impl FnOnce() -> bool,
+    ) -> Option<Linkage> {
         let slot = order::slot(address);
         let (value, version) = tickets.among(slot, &mut read);
+        if is_foreign() {
+            return None;
+        }
         let met = self.at(address, size);
         let known = met.is_some_and(|met| (met.version, met.value) == (version, value));
         if !known {
             self.meet((address, size), value, tickets.counter(slot), version);
         }
-        Linkage { value, version, known }
+        Some(Linkage { value, version, known })
     }
 }
 
@@ -151,12 +156,17 @@ impl FastPathState {
         };
         if takes_turn {
             event.ticket = tickets.try_take(slot, true)?;
+            if owners.is_foreign(address, self.id, &mut self.visited) {
+                tickets.give_back(slot, event.ticket);
+                return None;
+            }
             event.code = EventKind::Atomic as u8;
             event.value = self.pages.known_operand(address, size).unwrap_or(value);
             access.value = event.value;
         } else if kind.is_load() {
             let read = || self.pages.known_operand(address, size).unwrap_or(value);
-            let linkage = log.met().link(tickets, (address, size), read);
+            let is_foreign = || owners.is_foreign(address, self.id, &mut self.visited);
+            let linkage = log.met().link(tickets, (address, size), read, is_foreign)?;
             access.value = linkage.value;
             (event.value, event.ticket) = (linkage.value, linkage.version);
             if linkage.known {
@@ -169,6 +179,10 @@ impl FastPathState {
         } else {
             // Who has it may wait for this thread to leave translated code.
             event.ticket = tickets.try_take(slot, true)?;
+            if owners.is_foreign(address, self.id, &mut self.visited) {
+                tickets.give_back(slot, event.ticket);
+                return None;
+            }
             value = self.pages.known_operand(address, size).unwrap_or(value);
             event.value = value;
             let (operand, seen) = ((address, size), access.tells.then_some(value));
@@ -260,10 +274,14 @@ impl FastPathState {
             met.meet((address, size), value, tickets.counter(slot), next);
         }
         if own {
-            tickets.give_back(slot, ticket);
-        } else {
-            tickets.release(slot, ticket);
+            return tickets.give_back(slot, ticket);
         }
+        if self.accesses.is_none() && self.visited.is_in_a_row(slot, ticket) {
+            // SAFETY: as above.
+            let owners = unsafe { &*self.owners };
+            owners.own_again(address, self.id, &mut self.visited);
+        }
+        tickets.release(slot, ticket);
     }
 }
 
@@ -283,7 +301,7 @@ impl GuestThread {
         self.context.translating.add(came, came, host::ticks());
         if self.fast_path.visited.share(address, &awaited) {
             let event = self.event(EventKind::Takeover, host::ticks());
-            let Awaited { object, ticket, stored } = awaited;
+            let Awaited { object, ticket, stored, .. } = awaited;
             let nr = accessed::WORD;
             self.append(Event { object, ticket, nr, value: stored, ..event }, None);
         }
@@ -350,19 +368,30 @@ impl GuestThread {
         let slot = order::slot(address);
         self.begin_access_of(address);
         let begin = host::ticks();
-        let event =
+        let mut event =
             Event { object: address, nr: u16::from(size), ..self.event(event_kind(kind), begin) };
-        let (log, pages, tickets) = (&self.log, &mut self.fast_path.pages, &self.machine.tickets);
         let (mut ticket, mut value) = (0, 0);
-        let make = || {
-            ticket = tickets.hold(slot);
-            // A wild pointer faults when the instruction is executed.
-            value = pages.operand(address, size).unwrap_or(0);
-            Event { ticket, value, end: host::ticks(), ..event }
-        };
-        let appended = if tells { log.append_open(make) } else { log.append(make, None) };
-        if appended.is_err() {
-            park_forever();
+        loop {
+            let FastPathState { pages, visited, .. } = &mut *self.fast_path;
+            let (tickets, owners) = (&self.machine.tickets, &self.machine.owners);
+            let make = || {
+                ticket = tickets.hold(slot);
+                if owners.is_foreign(address, self.id, visited) {
+                    tickets.give_back(slot, ticket);
+                    return None;
+                }
+                // A wild pointer faults when the instruction is executed.
+                value = pages.operand(address, size).unwrap_or(0);
+                Some(Event { ticket, value, end: host::ticks(), ..event })
+            };
+            match self.log.append_if(make, tells) {
+                Ok(true) => break,
+                Ok(false) => {
+                    self.begin_access_of(address);
+                    event.begin = host::ticks();
+                }
+                Err(_) => park_forever(),
+            }
         }
         self.after_event = true;
         Held { slot, ticket, operand: (address, size), own: false, seen: tells.then_some(value) }
@@ -410,10 +439,12 @@ impl GuestThread {
             nr: u16::from(size),
             ..self.event(EventKind::SyncLoad, begin)
         };
-        let (pages, tickets) = (&mut self.fast_path.pages, &self.machine.tickets);
+        let FastPathState { pages, visited, .. } = &mut *self.fast_path;
+        let (tickets, owners) = (&self.machine.tickets, &self.machine.owners);
         let read = || pages.operand(address, size).unwrap_or(0);
+        let is_foreign = || owners.is_foreign(address, self.id, visited);
         let linked = self.log.enter().map(|mut log: Busy<'_>| {
-            let linkage = log.met().link(tickets, (address, size), read);
+            let linkage = log.met().link(tickets, (address, size), read, is_foreign)?;
             let event = Event { ticket: linkage.version, value: linkage.value, ..event };
             if linkage.known {
                 log.known_load(&event, kind);
@@ -421,9 +452,13 @@ impl GuestThread {
             let (begin, aux) = log.waits_since(&event, kind);
             let result = i32::from(kind == OrderedKind::Poll);
             let event = Event { begin, aux, result, end: host::ticks(), ..event };
-            (event, linkage.known)
+            Some((event, linkage.known))
         });
-        let Ok((event, known)) = linked else { park_forever() };
+        let Ok(linked) = linked else { park_forever() };
+        let Some((event, known)) = linked else {
+            // Another thread owns the word again.
+            return self.ordered_load(address, size, kind);
+        };
         if !known {
             self.append_made(None, || event);
         }

@@ -116,8 +116,20 @@ impl FastPathState {
         if self.is_last() || !self.count_down() {
             return None;
         }
+        self.overwrites(operand.0);
         self.performing = Some(Performing { turn: None, operand: Some(operand) });
         Some(())
+    }
+
+    /// The thread is about to write to a word of its own. If it owns the word again, others have accessed the
+    /// word before, and may still have to load what they found.
+    fn overwrites(&self, address: u64) {
+        // SAFETY: it is there as long as the thread runs guest code.
+        let gate = unsafe { &*self.gate };
+        let done = gate.done(order::slot(address));
+        if done > 0 {
+            gate.overwritten.note(address, done);
+        }
     }
 
     /// Lets others go on with the word of the instruction that was executed last.
@@ -294,6 +306,7 @@ impl GuestThread {
 
     /// Executes an instruction that writes to a word of the thread's own.
     fn store_own(&mut self, address: u64, size: u8, kind: EventKind) -> Result<(), Halt> {
+        self.fast_path.overwrites(address);
         let value = self.fast_path.pages.operand(address, size).unwrap_or(0);
         let nr = u16::from(size);
         let event = Event { object: address, nr, value, flags: NO_TICKET, ..self.here(kind) };

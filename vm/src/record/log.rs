@@ -596,22 +596,30 @@ impl ThreadLog {
         &self,
         mut make: impl FnMut() -> Option<Event>,
     ) -> Result<(), Closed> {
-        while !self.append_if(&mut make)? {}
+        while !self.append_if(&mut make, false)? {}
         Ok(())
     }
 
-    /// The same, once: false, after a yield, if `make` has given up.
-    pub(crate) fn append_if(&self, make: impl FnOnce() -> Option<Event>) -> Result<bool, Closed> {
+    /// The same, once: false, after a yield, if `make` has given up. If the event is `open`, it stays in the
+    /// stream until [`Self::amend`] has completed it.
+    pub(crate) fn append_if(
+        &self,
+        make: impl FnOnce() -> Option<Event>,
+        open: bool,
+    ) -> Result<bool, Closed> {
         let mut busy = self.enter_with_room()?;
         let Some(event) = make() else {
             drop(busy);
             host::let_others_go_on();
             return Ok(false);
         };
-        let state = busy.state();
-        state.end_pending(&event);
-        self.settle();
-        state.push(event);
+        busy.state().end_pending(&event);
+        if open {
+            busy.push_open(event);
+        } else {
+            self.settle();
+            busy.push(event);
+        }
         Ok(true)
     }
 

@@ -254,7 +254,7 @@ impl GuestThread {
                 ticket = Some(this.machine.tickets.try_take(slot, holds)?);
                 Some(Event { ticket: ticket?, begin, end: host::ticks(), ..event })
             };
-            this.log.append_if(make).unwrap_or_else(|_| park_forever())
+            this.log.append_if(make, false).unwrap_or_else(|_| park_forever())
         })?;
         Ok(ticket.expect("waited for"))
     }
