@@ -94,16 +94,20 @@ fn bytes_that_raced_are_taken_from_the_trace() {
     }
 }
 
-/// Two threads that exchange 16 bytes with nothing to order them, and say what they have seen.
+/// Two threads that exchange 16 bytes with nothing to order them, and say what they have seen. Neither stores
+/// so often without the other that it would own what it stores to.
 const EXCHANGES: &str = r#"
 #include <emmintrin.h>
 #include <pthread.h>
 #include <stdio.h>
 static volatile __m128i words[2];
+static pthread_barrier_t barrier;
 static void *exchange(void *own) {
     volatile __m128i *mine = &words[own != 0], *other = &words[own == 0];
     long seen = 0;
-    for (int i = 0; i < 20000; i++) {
+    for (int i = 0; i < 4000; i++) {
+        if (i % 16 == 0)
+            pthread_barrier_wait(&barrier);
         *mine = _mm_set1_epi32(i);
         __m128i it = *other;
         seen = seen * 31 + _mm_cvtsi128_si32(it) + _mm_cvtsi128_si32(_mm_srli_si128(it, 12));
@@ -112,6 +116,7 @@ static void *exchange(void *own) {
 }
 int main(void) {
     pthread_t thread;
+    pthread_barrier_init(&barrier, 0, 2);
     pthread_create(&thread, 0, exchange, (void *)1);
     long mine = (long)exchange(0);
     void *other;
