@@ -250,6 +250,7 @@ pub static PROGRAMS: &[Program] = &[
     exerciser("ex_file", "c/ex_file.c", &["4"]),
     Program { exit: Exit::Signal(12), ..exerciser("ex_signal", "c/ex_signal.c", &["20"]) },
     exerciser("ex_alarm", "c/ex_alarm.c", &["10"]),
+    exerciser("ex_late", "c/ex_late.c", &["20"]),
     Program { small: &["30000"], ..program("ex_jumps", "c/ex_jumps.c", Group::Racy) },
     exerciser("ex_avx", "c/ex_avx.c", &["100"]),
     exerciser("ex_jit", "c/ex_jit.c", &["40"]),

@@ -37,6 +37,7 @@ fn output_and_status_are_those_of_the_program() {
         "ex_jumps",
         "ex_avx",
         "ex_threads",
+        "ex_late",
         "ex_detach",
         "ex_exit",
         "ex_process",

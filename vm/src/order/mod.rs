@@ -153,6 +153,11 @@ impl LastMet {
         Some(((tag & Met::ADDRESS, (tag >> Met::SIZE_SHIFT) as u8), version))
     }
 
+    /// The thread has met nothing: its next load of each word has an event.
+    pub(crate) fn forget(&mut self) {
+        self.entries.iter_mut().filter(|met| met.tag != 0).for_each(|met| met.tag = 0);
+    }
+
     fn place(address: u64, size: u8) -> usize {
         let product = address.wrapping_mul(u64::from(Self::FACTOR));
         Self::nth(size) + (product >> Self::SHIFT) as usize % Self::ENTRIES

@@ -446,13 +446,15 @@ impl GuestThread {
         let linked = self.log.enter().map(|mut log: Busy<'_>| {
             let linkage = log.met().link(tickets, (address, size), read, is_foreign)?;
             let event = Event { ticket: linkage.version, value: linkage.value, ..event };
-            if linkage.known {
+            // Signals come after events, and who waits for the word has none.
+            let known = linkage.known && !self.attention.is_raised();
+            if known {
                 log.known_load(&event, kind);
             }
             let (begin, aux) = log.waits_since(&event, kind);
             let result = i32::from(kind == OrderedKind::Poll);
             let event = Event { begin, aux, result, end: host::ticks(), ..event };
-            Some((event, linkage.known))
+            Some((event, known))
         });
         let Ok(linked) = linked else { park_forever() };
         let Some((event, known)) = linked else {

@@ -11,7 +11,7 @@
 //! handler for what may come at any time and something that sends it
 //! ([`Machine::count_if_needed`](super::machine::Machine::count_if_needed)), as counting is not
 //! free, or from the second thread on if it sends signals to threads; a thread that has been computing since
-//! before that takes its first signal late. Where a thread
+//! before that takes its first signal at its next watched load, which has an event then. Where a thread
 //! yields, which is no event, it takes a signal at once, and the event says how often it had yielded.
 
 use super::machine::{Stop, park_forever};
@@ -67,6 +67,10 @@ impl GuestThread {
         } else if self.machine.is_child() {
             // No replay looks for the place.
             self.take_all(TakenAt::AFTER_EVENT);
+        } else {
+            // So the next watched load has an event.
+            // SAFETY: the thread's own, which is not appending; visitors leave it alone.
+            unsafe { &mut *self.log.last_met() }.forget();
         }
     }
 
