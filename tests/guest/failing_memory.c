@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-#define RESERVE ((size_t)32 << 20)
+#define RESERVE ((size_t)36 << 20)
 #define CLASS(size) (((size) + 8 + 15) / 16)
 extern void __libc_free(void *);
 extern void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t), *__libc_realloc(void *, size_t),

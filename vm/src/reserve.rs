@@ -12,8 +12,9 @@ use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 use std::thread::{Builder, JoinHandle};
 use std::{hint, io};
 
-/// More than the writer and the threads need until the writer has noticed.
-const SIZE: usize = 32 << 20;
+/// More than the writer and the threads need until the writer has noticed. (No table has this size: a test
+/// knows the reserve by it.)
+const SIZE: usize = 36 << 20;
 
 static MEMORY: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static STATE: AtomicU8 = AtomicU8::new(NONE);
