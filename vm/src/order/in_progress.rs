@@ -16,6 +16,8 @@ pub(crate) struct Held {
     pub(super) operand: (u64, u8),
     /// It has no event, and takes no ticket: the word is the thread's own.
     pub(super) own: bool,
+    /// It only stores.
+    pub(super) stores: bool,
     /// What its event says that it has found, if it is going to tell what it really has.
     pub(super) seen: Option<u64>,
 }

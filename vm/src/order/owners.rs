@@ -10,7 +10,8 @@
 //!   ([`EventKind::Takeover`]). From then on all stores to the word have events, its former owner's
 //!   too, and each further thread says before its first access that it waits for what the former
 //!   owner has handed over.
-//! - A thread that makes many of these stores in a row, with nobody else's between, owns the word again:
+//! - A thread that makes many of these stores in a row, with nobody else's between and no locked instruction,
+//!   owns the word again:
 //!   objects go from thread to thread. So many events take as long as to take the word over: no order of
 //!   accesses costs more than twice what it would cost if nobody ever owned a word again.
 //!

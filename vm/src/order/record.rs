@@ -186,7 +186,9 @@ impl FastPathState {
             value = self.pages.known_operand(address, size).unwrap_or(value);
             event.value = value;
             let (operand, seen) = ((address, size), access.tells.then_some(value));
-            self.held = Some(Held { slot, ticket: event.ticket, operand, own: false, seen });
+            let stores = kind == OrderedKind::Store;
+            let ticket = event.ticket;
+            self.held = Some(Held { slot, ticket, operand, own: false, stores, seen });
         }
         let translated = self.translated(context.translating);
         event.end = host::ticks();
@@ -220,7 +222,7 @@ impl FastPathState {
         let count = unsafe { &(*log.last_met()).unrecorded };
         count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         let operand = (address, size);
-        self.held = Some(Held { slot, ticket, operand, own: true, seen: None });
+        self.held = Some(Held { slot, ticket, operand, own: true, stores: false, seen: None });
         Some(())
     }
 
@@ -232,7 +234,7 @@ impl FastPathState {
         let met = unsafe { &mut *(*self.log).last_met() };
         if let Some((operand, ticket)) = met.left_storing() {
             let slot = order::slot(operand.0);
-            self.held = Some(Held { slot, ticket, operand, own: true, seen: None });
+            self.held = Some(Held { slot, ticket, operand, own: true, stores: false, seen: None });
         }
     }
 
@@ -258,7 +260,8 @@ impl FastPathState {
     /// Lets others go on with the word of the instruction that was executed last.
     pub(crate) fn release(&mut self) {
         self.end_access();
-        let Some(Held { slot, ticket, operand: (address, size), own, .. }) = self.held.take()
+        let Some(Held { slot, ticket, operand: (address, size), own, stores, .. }) =
+            self.held.take()
         else {
             return;
         };
@@ -276,7 +279,8 @@ impl FastPathState {
         if own {
             return tickets.give_back(slot, ticket);
         }
-        if self.accesses.is_none() && self.visited.is_in_a_row(slot, ticket) {
+        // What is locked may be a lock: whoever looks for sections has to see it.
+        if stores && self.accesses.is_none() && self.visited.is_in_a_row(slot, ticket) {
             // SAFETY: as above.
             let owners = unsafe { &*self.owners };
             owners.own_again(address, self.id, &mut self.visited);
@@ -394,7 +398,8 @@ impl GuestThread {
             }
         }
         self.after_event = true;
-        Held { slot, ticket, operand: (address, size), own: false, seen: tells.then_some(value) }
+        let (operand, stores) = ((address, size), kind == OrderedKind::Store);
+        Held { slot, ticket, operand, own: false, stores, seen: tells.then_some(value) }
     }
 
     /// Whether several threads access a word, as far as the thread knows.
