@@ -63,6 +63,19 @@ fn writes_first(instruction: &Instruction) -> Option<bool> {
     }
 }
 
+/// Whether one of these instructions writes a whole general register, or may do so.
+pub(crate) fn writes_register<'a>(
+    code: impl IntoIterator<Item = &'a Instruction>,
+    register: Register,
+    factory: &mut InstructionInfoFactory,
+) -> bool {
+    code.into_iter().any(|i| {
+        let mut found = is_call(i) && CLOBBERED.contains(&register);
+        each_written(i, factory, |written| found |= written == register);
+        found
+    })
+}
+
 /// Says of each general register, whole, that an instruction writes it, or may do so.
 pub(crate) fn each_written(
     instruction: &Instruction,

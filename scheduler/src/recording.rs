@@ -78,15 +78,15 @@ pub(crate) fn took(event: &Event, ticks_per_second: u64) -> u64 {
 pub(crate) fn tail(event: &Event, ticks_per_second: u64) -> u64 {
     use EventKind::*;
     let made = event.flags & OWN_ORDER != 0;
-    let nanoseconds = match (event.kind(), stand_in(event)) {
-        (_, Some(around)) => around.after,
-        (Rdtsc, None) if made => LOAD,
-        (_, None) if made => STORE,
-        (SyncLoad, None) => LOAD,
-        (Atomic | SyncStore | Contended, None) => STORE,
-        (Syscall, None) => SYSCALL,
-        (ThreadStart | ThreadExit, None) => 0,
-        (_, None) => CALL,
+    let without_stand_in = || match event.kind() {
+        Rdtsc if made => LOAD,
+        _ if made => STORE,
+        SyncLoad => LOAD,
+        Atomic | SyncStore | Contended => STORE,
+        Syscall => SYSCALL,
+        ThreadStart | ThreadExit => 0,
+        _ => CALL,
     };
+    let nanoseconds = stand_in(event).map_or_else(without_stand_in, |around| around.after);
     ticks(nanoseconds, ticks_per_second)
 }

@@ -266,7 +266,8 @@ pub(super) fn may_have_partner(instruction: &Instruction) -> bool {
     }
 }
 
-fn same_operand(a: &Instruction, b: &Instruction) -> bool {
+/// Whether two memory operands are written alike.
+pub(super) fn same_operand(a: &Instruction, b: &Instruction) -> bool {
     named(a) == named(b)
 }
 

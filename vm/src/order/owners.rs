@@ -10,10 +10,10 @@
 //!   ([`EventKind::Takeover`]). From then on all stores to the word have events, its former owner's
 //!   too, and each further thread says before its first access that it waits for what the former
 //!   owner has handed over.
-//! - A thread that makes many of these stores in a row, with nobody else's between and no locked instruction,
-//!   owns the word again:
-//!   objects go from thread to thread. So many events take as long as to take the word over: no order of
-//!   accesses costs more than twice what it would cost if nobody ever owned a word again.
+//! - A thread that makes [`IN_A_ROW`] of these stores in a row, with no other thread's store and no locked
+//!   instruction between, owns the word again, since objects go from thread to thread. So many events take as long
+//!   as a takeover: no order of accesses costs more than twice what it would cost if no thread ever owned a word
+//!   again.
 //!
 //! The table of owners has an entry for a word of eight bytes. Words of different pages may share an
 //! entry; then they have one owner, as if they were one word, and nobody owns either again.
@@ -29,12 +29,13 @@
 //! word by different threads are therefore either ordered by a handover and a takeover, or both have
 //! events. The order of events is one of real time, so no replay can wait in a circle.
 //!
-//! Who owns a word again says so while it holds the slot, at the end of a store with an event. Whoever
-//! accesses the word as a shared one looks again once it holds the slot, or has read the value: if the word is
-//! owned by then, it takes the word over. So other threads' stores come before that store, or after the next
-//! takeover. What they have loaded before has its value in the trace, and a replay that finds the word
-//! overwritten by its owner takes it from there. Each ownership of a word has its number: a thread that has
-//! waited for an earlier owner waits for the later one as well.
+//! A thread becomes the owner again while it holds the word's slot, at the end of a store with an event. Another
+//! thread that accesses the word as a shared one reads the word's state again once that thread holds the slot, or
+//! has loaded the value: if the word has an owner by then, the thread takes the word over. So the stores of other
+//! threads come before the owner's store with the event, or after the next takeover. Their earlier loads have
+//! events with the values, and a replay takes these values from the trace where the owner has overwritten the word
+//! already. The owners of a word are numbered: a thread that has waited for an earlier owner waits for a later one
+//! as well.
 
 use crate::record::log::{Closed, Log};
 use crate::slots::Tickets;
@@ -53,11 +54,11 @@ const FORMER: u32 = 2;
 /// It has had none.
 const SHARED: u32 = OWNED | FORMER;
 const BITS: u32 = 2;
-/// In the state of a word that had an owner: it has been owned again. The number of the last owner has fewer
-/// bits then, and above is how many owners there were before that one.
+/// Set in the state of a word that had an owner if the word had several. Above the last owner's number, which
+/// has fewer bits then, stands how many owners there were before that one.
 const AGAIN: u32 = 1 << 31;
 const GENERATION_SHIFT: u32 = 16;
-/// Nobody owns a word again that had so many owners before its last one.
+/// No thread owns a word again that had so many owners before its last one.
 const LAST_GENERATION: u16 = (AGAIN >> GENERATION_SHIFT) as u16 - 1;
 /// Threads with such a number and higher ones own nothing again.
 const THREADS: u32 = 1 << (GENERATION_SHIFT - BITS);
@@ -186,8 +187,8 @@ impl Visited {
         self.words[place] == generation + 1
     }
 
-    /// The thread has this ticket of a slot. Whether it has had enough of them, and nobody one between, to own
-    /// a word again.
+    /// The thread has this ticket of a slot. Whether the thread has taken so many in a row, with no other thread's
+    /// between, that it may own a word again.
     #[inline]
     pub(crate) fn is_in_a_row(&mut self, slot: usize, ticket: u64) -> bool {
         let (in_place, next, count) = &mut self.rows[slot % ROWS];
@@ -216,9 +217,8 @@ impl Visited {
 impl Owners {
     pub(crate) fn new() -> Owners {
         // SAFETY: zero is a value of an integer, and integers need no `Drop`.
-        let (entries, losses) = unsafe { (Zeroed::new(), Zeroed::new()) };
-        // SAFETY: likewise.
-        let (generations, pages) = unsafe { (Zeroed::new(), Zeroed::new()) };
+        let ((entries, losses), (generations, pages)) =
+            unsafe { ((Zeroed::new(), Zeroed::new()), (Zeroed::new(), Zeroed::new())) };
         Owners { entries, generations, pages, losses, ended: Mutex::default() }
     }
 
@@ -240,21 +240,21 @@ impl Owners {
 
     /// Of a word that had an owner: the last one, and how many it had before that one.
     fn last_owner(state: u32) -> Option<(ThreadId, u16)> {
-        let again = || {
-            let owner = (state >> BITS) % THREADS;
-            (ThreadId(owner), ((state & !AGAIN) >> GENERATION_SHIFT) as u16)
-        };
-        (state & SHARED == FORMER).then(|| match state & AGAIN {
-            0 => (ThreadId(state >> BITS), 0),
-            _ => again(),
+        if state & SHARED != FORMER {
+            return None;
+        }
+        let number = state >> BITS;
+        Some(match state & AGAIN {
+            0 => (ThreadId(number), 0),
+            _ => (ThreadId(number % THREADS), ((state & !AGAIN) >> GENERATION_SHIFT) as u16),
         })
     }
 
-    /// A word is accessed: whether another page's has its place in the table is kept.
+    /// A thread is about to access a word: notes which page has the place in the table, or that several have.
     #[inline]
-    fn come_to(&self, address: u64) {
+    fn note_page(&self, address: u64, place: usize) {
         let page = address >> OwnWords::PAGE_SHIFT;
-        let known = &self.pages[OwnWords::place(address) / WORDS];
+        let known = &self.pages[place / WORDS];
         let now = known.load(Ordering::Relaxed);
         if now != page && now != SEVERAL {
             let is_first = known.compare_exchange(0, page, Ordering::SeqCst, Ordering::SeqCst);
@@ -268,8 +268,8 @@ impl Owners {
     /// code: see `order::record`.)
     #[inline]
     pub(crate) fn of(&self, address: u64, me: ThreadId, visited: &mut Visited) -> Ownership {
-        self.come_to(address);
         let place = OwnWords::place(address);
+        self.note_page(address, place);
         let (state, own) = (&self.entries[place].state, Self::own(me));
         let mut now = state.load(Ordering::Acquire);
         if now == NOBODY {
@@ -280,25 +280,34 @@ impl Owners {
             visited.claims = visited.claims.saturating_add((claims && changed.is_ok()).into());
             now = changed.map_or_else(|now| now, |_| next);
         }
+        Self::told_by(now, place, me, visited)
+    }
+
+    /// What a word in this state, which somebody owns or has owned, is to a thread.
+    #[inline]
+    fn told_by(state: u32, place: usize, me: ThreadId, visited: &Visited) -> Ownership {
         let is_known =
             |(last, generation): (ThreadId, u16)| last == me || visited.has(place, generation);
-        if now == own {
+        if state == Self::own(me) {
             Ownership::Own
-        } else if now == SHARED || Self::last_owner(now).is_some_and(is_known) {
+        } else if state == SHARED || Self::last_owner(state).is_some_and(is_known) {
             Ownership::Shared
         } else {
             Ownership::Foreign
         }
     }
 
-    /// Whether another thread owns the word at `address`, or has owned it since this thread came to it last.
+    /// Whether the word at `address`, which was not foreign to a thread a moment ago, is so by now: another thread
+    /// owns the word again, or has done so.
     #[inline]
-    pub(crate) fn is_foreign(&self, address: u64, me: ThreadId, visited: &mut Visited) -> bool {
-        self.of(address, me, visited) == Ownership::Foreign
+    pub(crate) fn is_foreign(&self, address: u64, me: ThreadId, visited: &Visited) -> bool {
+        let place = OwnWords::place(address);
+        let state = self.entries[place].state.load(Ordering::Acquire);
+        Self::told_by(state, place, me, visited) == Ownership::Foreign
     }
 
-    /// A thread, which holds the slot of a shared word, knows that it is shared and has taken tickets of the
-    /// slot [in a row](Visited::is_in_a_row), owns the word from here on.
+    /// Makes a thread the owner of a shared word. The thread holds the word's slot, has taken tickets of the slot
+    /// [in a row](Visited::is_in_a_row), and knows that the word is shared.
     pub(crate) fn own_again(&self, address: u64, me: ThreadId, visited: &mut Visited) {
         let place = OwnWords::place(address);
         let (state, page) = (&self.entries[place].state, &self.pages[place / WORDS]);
@@ -319,7 +328,7 @@ impl Owners {
             return;
         }
         visited.claims = visited.claims.saturating_add(1);
-        // Whoever comes to the word of another page says so before it looks at the state.
+        // A thread that accesses the word of another page notes the page before the thread reads the state.
         if page.load(Ordering::SeqCst) == SEVERAL {
             let former = Self::former(me, next);
             let _ = state.compare_exchange(own, former, Ordering::SeqCst, Ordering::Relaxed);
@@ -372,8 +381,8 @@ impl Owners {
         Ok((object, ticket + 1, generation))
     }
 
-    /// Nobody owns the word any more: its last owner, the generation of that one, and whether it has owned the
-    /// word until now.
+    /// Leaves the word without an owner. The last owner, how many owners the word had before that one, and whether
+    /// that one owned the word until now.
     fn end_ownership(&self, address: u64) -> (ThreadId, u16, bool) {
         let place = OwnWords::place(address);
         let state = &self.entries[place].state;

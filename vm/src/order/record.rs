@@ -83,8 +83,8 @@ struct Linkage {
 }
 
 impl LastMet {
-    /// Reads an operand among the versions of its slot; `None` if `is_foreign` says after that that the word
-    /// is another thread's by now.
+    /// Reads an operand among the versions of its slot. `None` if the word turns out to be another thread's
+    /// after that.
     fn link(
         &mut self,
         tickets: &Tickets,
@@ -155,17 +155,13 @@ impl FastPathState {
             ..Event::default()
         };
         if takes_turn {
-            event.ticket = tickets.try_take(slot, true)?;
-            if owners.is_foreign(address, self.id, &mut self.visited) {
-                tickets.give_back(slot, event.ticket);
-                return None;
-            }
+            event.ticket = self.try_hold(address)?;
             event.code = EventKind::Atomic as u8;
             event.value = self.pages.known_operand(address, size).unwrap_or(value);
             access.value = event.value;
         } else if kind.is_load() {
             let read = || self.pages.known_operand(address, size).unwrap_or(value);
-            let is_foreign = || owners.is_foreign(address, self.id, &mut self.visited);
+            let is_foreign = || owners.is_foreign(address, self.id, &self.visited);
             let linkage = log.met().link(tickets, (address, size), read, is_foreign)?;
             access.value = linkage.value;
             (event.value, event.ticket) = (linkage.value, linkage.version);
@@ -178,11 +174,7 @@ impl FastPathState {
             event.result = i32::from(kind == OrderedKind::Poll);
         } else {
             // Who has it may wait for this thread to leave translated code.
-            event.ticket = tickets.try_take(slot, true)?;
-            if owners.is_foreign(address, self.id, &mut self.visited) {
-                tickets.give_back(slot, event.ticket);
-                return None;
-            }
+            event.ticket = self.try_hold(address)?;
             value = self.pages.known_operand(address, size).unwrap_or(value);
             event.value = value;
             let (operand, seen) = ((address, size), access.tells.then_some(value));
@@ -203,6 +195,20 @@ impl FastPathState {
             tickets.release(slot, event.ticket);
         }
         Some(())
+    }
+
+    /// Holds the slot of a shared word, with the next ticket. `None` if another thread holds the slot for long, or
+    /// owns the word by now.
+    fn try_hold(&self, address: u64) -> Option<u64> {
+        // SAFETY: armed with references that outlive the thread's run.
+        let (tickets, owners) = unsafe { (&*self.tickets, &*self.owners) };
+        let slot = order::slot(address);
+        let ticket = tickets.try_take(slot, true)?;
+        if owners.is_foreign(address, self.id, &self.visited) {
+            tickets.give_back(slot, ticket);
+            return None;
+        }
+        Some(ticket)
     }
 
     /// Counts an instruction that writes to a word of the thread's own, and holds its slot until
@@ -279,7 +285,7 @@ impl FastPathState {
         if own {
             return tickets.give_back(slot, ticket);
         }
-        // What is locked may be a lock: whoever looks for sections has to see it.
+        // A word that locked instructions change may be a lock, whose sections must be in the trace.
         if stores && self.accesses.is_none() && self.visited.is_in_a_row(slot, ticket) {
             // SAFETY: as above.
             let owners = unsafe { &*self.owners };

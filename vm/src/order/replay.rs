@@ -121,8 +121,8 @@ impl FastPathState {
         Some(())
     }
 
-    /// The thread is about to write to a word of its own. If it owns the word again, others have accessed the
-    /// word before, and may still have to load what they found.
+    /// The thread is about to write to a word of its own. If the thread owns the word again, loads of other threads
+    /// that came before may still wait for the word's old value: from here on they take it from the trace.
     fn overwrites(&self, address: u64) {
         // SAFETY: it is there as long as the thread runs guest code.
         let gate = unsafe { &*self.gate };

@@ -68,7 +68,7 @@ impl GuestThread {
             // No replay looks for the place.
             self.take_all(TakenAt::AFTER_EVENT);
         } else {
-            // So the next watched load has an event.
+            // Nothing tells a replay this place. The next watched load has an event, behind which there is one.
             // SAFETY: the thread's own, which is not appending; visitors leave it alone.
             unsafe { &mut *self.log.last_met() }.forget();
         }

@@ -283,67 +283,82 @@ impl<'a> Call<'a> {
         log.has_room(1).then_some(Call { object, thread, stream, log, sp })
     }
 
-    /// What the thread asks for may be had at once: all of the event is written that is known before, so that
-    /// little is left to do while others wait.
+    /// Begins an acquisition: writes all of the event that is known before, so that the thread does little while
+    /// others wait for what it acquires.
     #[inline(always)]
-    fn asks(self, kind: EventKind) -> Option<Asks<'a>> {
-        let slot = order::slot(self.object);
-        // SAFETY: armed with a reference that outlives the thread's run.
-        let tickets = unsafe { &*self.thread.tickets };
-        // It comes with the lock, and not after it.
+    fn acquisition(self, kind: EventKind) -> Option<Acquisition<'a>> {
+        let (object, tickets, slot) = (self.object, self.tickets(), order::slot(self.object));
+        // The counter's cache line comes with that of the lock, and not after it.
         tickets.prefetch(slot);
-        let (object, begin) = (self.object, host::ticks());
-        let translating = self.translating();
-        let Translating { total: overhead, busy } = translating.since(self.thread.accounted);
-        let (code, pc, sp) = (kind as u8, self.pc(), self.sp);
-        let event =
-            Event { code, pc, sp, object, begin, end: begin, overhead, busy, ..Event::default() };
+        let (event, translating) = self.event(kind);
+        let begin = event.begin;
         let prepared = self.log.prepare(event)?;
-        Some(Asks { thread: self.thread, prepared, tickets, slot, translating, object, begin })
+        Some(Acquisition {
+            thread: self.thread,
+            prepared,
+            tickets,
+            slot,
+            translating,
+            object,
+            begin,
+        })
     }
 
     /// The event's place in the order of the object's slot.
     #[inline(always)]
     fn ticket(&self) -> u64 {
-        // SAFETY: armed with a reference that outlives the thread's run.
-        unsafe { &*self.thread.tickets }.take(order::slot(self.object))
+        self.tickets().take(order::slot(self.object))
     }
 
-    /// Appends the event of a call that has had its effect: to ask for the time takes longer than many a
-    /// critical section, and so comes after its end.
-    #[inline(always)]
-    fn append(mut self, event: Event) -> Recorded<'a> {
-        let pc = self.pc();
-        let Translating { total: overhead, busy } = self.thread.translated(self.translating());
-        let (sp, object, begin) = (self.sp, self.object, host::ticks());
-        self.log.push(Event { pc, sp, object, begin, end: begin, overhead, busy, ..event });
-        Recorded(self.stream)
-    }
-
-    /// Takes the ticket and appends the event.
+    /// Takes the ticket and appends the event of a call that has no effect.
     #[inline(always)]
     fn record(self, kind: EventKind) {
         let ticket = self.ticket();
-        self.append(Event { code: kind as u8, ticket, ..Event::default() });
+        self.append(kind, |event| event.ticket = ticket);
     }
 
-    /// Translation of the thread's so far.
+    /// The thread has given something back under this ticket: appends the event. To read the clock takes longer
+    /// than many a critical section, and so comes after the section's end.
     #[inline(always)]
-    fn translating(&self) -> Translating {
+    fn released(self, kind: EventKind, ticket: u64) -> Recorded<'a> {
+        let stream = self.stream;
+        self.append(kind, |event| event.ticket = ticket);
+        Recorded(stream)
+    }
+
+    /// Appends the call's event, completed.
+    #[inline(always)]
+    fn append(mut self, kind: EventKind, complete: impl FnOnce(&mut Event)) {
+        let (mut event, translating) = self.event(kind);
+        self.thread.accounted = translating;
+        complete(&mut event);
+        self.log.push(event);
+    }
+
+    /// The call's event, which happens now and takes no time; and the thread's translation until now.
+    #[inline(always)]
+    fn event(&self, kind: EventKind) -> (Event, Translating) {
         // SAFETY: armed with a reference that outlives the thread's run.
-        unsafe { &*self.thread.context }.translating
+        let translating = unsafe { &*self.thread.context }.translating;
+        let Translating { total: overhead, busy } = translating.since(self.thread.accounted);
+        // SAFETY: at a function's entry the return address is at the stack pointer.
+        let pc = unsafe { host::Guest.stack_word(self.sp) };
+        let (code, begin) = (kind as u8, host::ticks());
+        let (sp, object) = (self.sp, self.object);
+        let event =
+            Event { code, pc, sp, object, begin, end: begin, overhead, busy, ..Event::default() };
+        (event, translating)
     }
 
-    /// Where the call returns to.
     #[inline(always)]
-    fn pc(&self) -> u64 {
-        // SAFETY: at a function's entry the return address is at the stack pointer.
-        unsafe { host::Guest.stack_word(self.sp) }
+    fn tickets(&self) -> &'a Tickets {
+        // SAFETY: armed with a reference that outlives the thread's run.
+        unsafe { &*self.thread.tickets }
     }
 }
 
-/// A call that asks for something, with its event, which lacks the ticket.
-struct Asks<'a> {
+/// A call that acquires something. Its event is written but for the ticket, and is not in the stream yet.
+struct Acquisition<'a> {
     thread: &'a mut FastPathState,
     prepared: Prepared<'a>,
     tickets: &'a Tickets,
@@ -353,11 +368,10 @@ struct Asks<'a> {
     begin: u64,
 }
 
-impl Asks<'_> {
-    /// The thread has it, or is told that it has not, as the result says: takes the ticket and appends the
-    /// event.
+impl Acquisition<'_> {
+    /// The call ends at this time with this result: takes the ticket and appends the event.
     #[inline(always)]
-    fn ends(self, end: u64, result: i32) {
+    fn end(self, end: u64, result: i32) {
         let ticket = self.tickets.take(self.slot);
         self.thread.accounted = self.translating;
         self.prepared.append(|event| {
@@ -365,6 +379,13 @@ impl Asks<'_> {
             event.end = end;
             event.result = result;
         });
+    }
+
+    /// The same for a call that did not wait.
+    #[inline(always)]
+    fn end_at_once(self, result: i32) {
+        let begin = self.begin;
+        self.end(begin, result);
     }
 
     /// Another thread has the lock: this one goes on waiting for it on the slow path.
@@ -457,23 +478,23 @@ unsafe fn lock((object, sp, data): (u64, u64, u64), event: EventKind) -> i64 {
         return SLOW_PATH;
     };
     let tid = call.thread.tid;
-    let Some(asks) = call.asks(event) else { return SLOW_PATH };
-    let mut end = asks.begin;
+    let Some(acquisition) = call.acquisition(event) else { return SLOW_PATH };
+    let mut end = acquisition.begin;
     if !again(mutex, kind, tid) {
         // An owner's other attempts are errors, or end never.
         if kind != Kind::Normal && mutex.is_held_by(tid) {
             return SLOW_PATH;
         }
         let had = if mutex.is_adaptive() {
-            asks.lock(|| mutex.try_lock(), || mutex.is_free())
+            acquisition.lock(|| mutex.try_lock(), || mutex.is_free())
         } else {
             mutex.try_lock().then_some(end)
         };
-        let Some(had) = had else { return asks.go_on_waiting() };
+        let Some(had) = had else { return acquisition.go_on_waiting() };
         end = had;
         mutex.held_by(tid, kind);
     }
-    asks.ends(end, 0);
+    acquisition.end(end, 0);
     0
 }
 
@@ -487,13 +508,13 @@ unsafe extern "sysv64" fn mutex_try_lock(object: u64, sp: u64, data: u64) -> i64
         return SLOW_PATH;
     };
     let tid = call.thread.tid;
-    let Some(asks) = call.asks(EventKind::MutexTryLock) else { return SLOW_PATH };
+    let Some(acquisition) = call.acquisition(EventKind::MutexTryLock) else { return SLOW_PATH };
     let again = again(mutex, kind, tid);
     let had = again || mutex.try_lock();
     if had && !again {
         mutex.held_by(tid, kind);
     }
-    tried(asks, had)
+    tried(acquisition, had)
 }
 
 /// `pthread_mutex_unlock(mutex)`.
@@ -516,8 +537,7 @@ unsafe extern "sysv64" fn mutex_unlock(object: u64, sp: u64, data: u64) -> i64 {
     }
     // Others need not wait for the event, which has its place.
     let is_waited_for = !again && mutex.unlock(kind);
-    let code = EventKind::MutexUnlock as u8;
-    let recorded = call.append(Event { code, ticket, ..Event::default() });
+    let recorded = call.released(EventKind::MutexUnlock, ticket);
     if is_waited_for {
         host::futex_wake_one(object);
         recorded.lasts_until_now();
@@ -532,12 +552,12 @@ unsafe extern "sysv64" fn mutex_unlock(object: u64, sp: u64, data: u64) -> i64 {
 unsafe extern "sysv64" fn spin_lock(object: u64, sp: u64, data: u64) -> i64 {
     // SAFETY: the caller's.
     let (lock, call) = unsafe { (&*(object as *const Spin), Call::new(object, sp, data)) };
-    let asks = call.and_then(|call| call.asks(EventKind::SpinLock));
-    let Some(asks) = asks else { return SLOW_PATH };
-    let Some(end) = asks.lock(|| lock.try_lock(), || lock.is_free()) else {
-        return asks.go_on_waiting();
+    let acquisition = call.and_then(|call| call.acquisition(EventKind::SpinLock));
+    let Some(acquisition) = acquisition else { return SLOW_PATH };
+    let Some(end) = acquisition.lock(|| lock.try_lock(), || lock.is_free()) else {
+        return acquisition.go_on_waiting();
     };
-    asks.ends(end, 0);
+    acquisition.end(end, 0);
     0
 }
 
@@ -548,9 +568,9 @@ unsafe extern "sysv64" fn spin_lock(object: u64, sp: u64, data: u64) -> i64 {
 unsafe extern "sysv64" fn spin_try_lock(object: u64, sp: u64, data: u64) -> i64 {
     // SAFETY: the caller's.
     let (lock, call) = unsafe { (&*(object as *const Spin), Call::new(object, sp, data)) };
-    let asks = call.and_then(|call| call.asks(EventKind::SpinTryLock));
-    let Some(asks) = asks else { return SLOW_PATH };
-    tried(asks, lock.try_lock())
+    let acquisition = call.and_then(|call| call.acquisition(EventKind::SpinTryLock));
+    let Some(acquisition) = acquisition else { return SLOW_PATH };
+    tried(acquisition, lock.try_lock())
 }
 
 /// `pthread_spin_unlock(lock)`.
@@ -563,8 +583,7 @@ unsafe extern "sysv64" fn spin_unlock(object: u64, sp: u64, data: u64) -> i64 {
     let Some(call) = call else { return SLOW_PATH };
     let ticket = call.ticket();
     lock.0.store(1, Ordering::Release);
-    let code = EventKind::SpinUnlock as u8;
-    call.append(Event { code, ticket, ..Event::default() });
+    call.released(EventKind::SpinUnlock, ticket);
     0
 }
 
@@ -579,17 +598,15 @@ unsafe extern "sysv64" fn once(object: u64, sp: u64, data: u64) -> i64 {
     let Some(call) = call.filter(|_| state.load(Ordering::Acquire) & ONCE_DONE != 0) else {
         return SLOW_PATH;
     };
-    let code = EventKind::OnceDone as u8;
-    call.append(Event { code, flags: NO_TICKET, ..Event::default() });
+    call.append(EventKind::OnceDone, |event| event.flags = NO_TICKET);
     0
 }
 
 /// Records that somebody tried for a lock, and had it or not; what the function returns.
 #[inline(always)]
-fn tried(asks: Asks<'_>, had: bool) -> i64 {
+fn tried(acquisition: Acquisition<'_>, had: bool) -> i64 {
     let result = if had { 0 } else { libc::EBUSY };
-    let end = asks.begin;
-    asks.ends(end, result);
+    acquisition.end_at_once(result);
     result.into()
 }
 

@@ -415,20 +415,18 @@ impl<'a> Busy<'a> {
     }
 
     /// The same, for an event that [`ThreadLog::amend`] is to complete.
+    #[inline]
     pub(crate) fn push_open(&mut self, event: Event) {
         self.0.unsettled.store(true, Ordering::Relaxed);
         self.state().push(event);
     }
 
-    /// Writes an event where the stream's next one belongs: all of it that is known before the thread has
-    /// what it asks for. `None` if the chunk would have to grow or to be sent first.
+    /// Writes an event into the room behind the chunk's last event, for a thread that will have to append it
+    /// quickly. `None` if there [is no room](Self::has_room).
     #[inline]
     pub(crate) fn prepare(mut self, event: Event) -> Option<Prepared<'a>> {
         let state = self.state();
         let unrecorded = state.made() - state.counted;
-        if state.chunk.is_full() {
-            return None;
-        }
         let room = state.chunk.events.spare_capacity_mut();
         host::prefetch_to_write(room.as_ptr().wrapping_add(AHEAD));
         room.first_mut()?.write(Event { unrecorded, ..event });
@@ -436,7 +434,7 @@ impl<'a> Busy<'a> {
     }
 }
 
-/// An event that is written, and not yet one of the stream's.
+/// An event that lies behind the last event of its stream's chunk, and is not part of the stream yet.
 pub(crate) struct Prepared<'a>(Busy<'a>);
 
 impl Prepared<'_> {
@@ -626,11 +624,7 @@ impl ThreadLog {
     /// The same, for an event without a payload that [`Self::amend`] is to complete: until then it
     /// stays in the stream.
     pub(crate) fn append_open(&self, make: impl FnOnce() -> Event) -> Result<(), Closed> {
-        let mut busy = self.enter_with_room()?;
-        let event = make();
-        busy.state().end_pending(&event);
-        busy.push_open(event);
-        Ok(())
+        self.append_if(|| Some(make()), true).map(|_| ())
     }
 
     /// Nobody is going to amend the last event.

@@ -7,7 +7,7 @@
 //! constant, or what a register has that the innermost loop around the store does not write. What a
 //! loop computes or copies are data.
 
-use crate::common::{CLOBBERED, each_written, is_call};
+use crate::common::writes_register;
 use crate::copy::addresses::has_frame;
 use crate::copy::loops::{Flow, Loop};
 use crate::copy::ordered::{compares, is_candidate, is_locked, is_store};
@@ -59,7 +59,7 @@ pub(super) fn announced(
         let around = loops.iter().find(|body| body.iter().any(|block| block.contains(&at)));
         let inside = around.into_iter().flatten().flat_map(|block| &code[block.clone()]);
         code[at].op1_kind() != OpKind::Register
-            || !writes(inside, code[at].op1_register().full_register(), &mut factory)
+            || !writes_register(inside, code[at].op1_register().full_register(), &mut factory)
     };
     (0..code.len()).filter(|&at| is_flag(&code[at]) && is_at_hand(at)).collect()
 }
@@ -84,18 +84,6 @@ fn width(size: MemorySize) -> MemorySize {
         MemorySize::Int64 => MemorySize::UInt64,
         other => other,
     }
-}
-
-fn writes<'a>(
-    code: impl IntoIterator<Item = &'a Instruction>,
-    register: Register,
-    factory: &mut InstructionInfoFactory,
-) -> bool {
-    code.into_iter().any(|i| {
-        let mut found = is_call(i) && CLOBBERED.contains(&register);
-        each_written(i, factory, |written| found |= written == register);
-        found
-    })
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use iced_x86::{
     ConditionCode, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind,
     Register, UsedMemory,
 };
+use std::slice;
 
 /// Instructions of such a function.
 const LONGEST: usize = 24;
@@ -179,12 +180,10 @@ impl State {
         true
     }
 
-    /// Whether a place in memory is on the stack, or only read.
+    /// Whether an access of a place in memory writes the stack at most.
     fn may_be(&self, place: &UsedMemory) -> bool {
         let base = place.base();
-        reads_only(place.access())
-            || points_to_stack(base)
-            || base.is_gpr64() && self.own[base.number()]
+        writes_only_stack(slice::from_ref(place)) || base.is_gpr64() && self.own[base.number()]
     }
 }
 

@@ -1,10 +1,10 @@
-//! Keys of thread-specific data, in the C library: a thread that ends looks, for each of its values, whether the
-//! key is still the one that the value was stored under, and calls the key's destructor.
+//! Keys of thread-specific data, in the C library. When a thread ends, the library checks for each value of the
+//! thread that the value's key has not been deleted, and calls the key's destructor.
 //!
-//! Libraries delete their keys when the program ends, and threads for which somebody has waited may not quite have
-//! ended by then. The table of keys has, for each, a number that a locked instruction changes when the key is made
-//! or deleted, and beside it the destructor. So what is watched is a number that a function compares before it
-//! calls, by a register, what stands right behind the number; and that, too.
+//! Libraries delete their keys when the program ends. A thread that another one has waited for may still be ending
+//! then. For each key, the library's table has a number and, right behind the number, the destructor. A locked
+//! instruction changes the number when the key is created or deleted. The idiom is a function that compares such a
+//! number, loads the destructor, and calls the destructor by a register: the loads of both are watched.
 
 use crate::copy::ordered::is_candidate;
 use iced_x86::{Code, FlowControl, Instruction, Mnemonic, OpKind, Register};

@@ -1,13 +1,13 @@
-//! Words of which a function keeps what it has seen: `if (word != last) { last = word; ... }`.
+//! Words of which a function keeps a copy: `if (word != last) { last = word; ... }`.
 //!
-//! Who watches over other threads looks now and then whether their counters have changed, and keeps what it has
-//! found for the next time; who uses a configuration or a table looks whether it still is the one that it knows. The
-//! word is loaded once, compared with the copy, and stored to the copy: so somebody else changes the word. The other
-//! threads may do so by plain instructions that look like no synchronization.
+//! A watchdog compares the counters of other threads with its copies now and then, and updates the copies. A user
+//! of a configuration or a table compares the table's version with the version that the user knows. The function
+//! loads the word once, compares the value with the copy, and stores the value to the copy: so another thread
+//! changes the word. That thread may do so by plain instructions that look like no synchronization.
 
-use crate::common::{each_written, is_call};
+use crate::common::{is_call, writes_register};
 use crate::copy::addresses::is_by_frame_pointer;
-use crate::copy::ordered::is_candidate;
+use crate::copy::ordered::{is_candidate, same_operand};
 use iced_x86::{
     Code, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register,
 };
@@ -30,7 +30,7 @@ pub(super) fn seen(code: &[Instruction]) -> Vec<usize> {
         let value = load.op0_register();
         let Some(comparison) = comparison(code, at, value, &mut factory) else { continue };
         let copy = &code[comparison];
-        if !is_same_operand(copy, load) && is_kept(code, comparison, value, &mut factory) {
+        if !same_operand(copy, load) && is_kept(code, comparison, value, &mut factory) {
             found.push(at);
         }
     }
@@ -51,7 +51,9 @@ fn comparison(
         if compares {
             return Some(next);
         }
-        if i.flow_control() != FlowControl::Next || writes(i, value, factory) {
+        if i.flow_control() != FlowControl::Next
+            || writes_register([i], value.full_register(), factory)
+        {
             return None;
         }
     }
@@ -70,39 +72,19 @@ fn is_kept(
         let stores = matches!(i.code(), Code::Mov_rm32_r32 | Code::Mov_rm64_r64)
             && i.op0_kind() == OpKind::Memory
             && i.op1_register() == value;
-        if stores && is_same_operand(i, copy) {
+        if stores && same_operand(i, copy) {
             return true;
         }
         let ends = matches!(i.flow_control(), FlowControl::Return | FlowControl::IndirectBranch);
         let changes = [value, copy.memory_base(), copy.memory_index()]
             .into_iter()
-            .any(|register| register != Register::None && writes(i, register, factory));
+            .filter(|&register| register != Register::None)
+            .any(|register| writes_register([i], register.full_register(), factory));
         if ends || changes || is_call(i) {
             return false;
         }
     }
     false
-}
-
-/// Whether two operands in memory are written alike.
-fn is_same_operand(one: &Instruction, other: &Instruction) -> bool {
-    let operand = |i: &Instruction| {
-        (
-            i.segment_prefix(),
-            i.memory_base(),
-            i.memory_index(),
-            i.memory_index_scale(),
-            i.memory_displacement64(),
-        )
-    };
-    operand(one) == operand(other)
-}
-
-/// Whether an instruction writes a register.
-fn writes(i: &Instruction, register: Register, factory: &mut InstructionInfoFactory) -> bool {
-    let mut writes = false;
-    each_written(i, factory, |written| writes |= written == register.full_register());
-    writes
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 
 use super::{Call, SLOW_PATH};
 use crate::host;
-use refrain_trace::{Event, EventKind};
+use refrain_trace::EventKind;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 /// glibc's `pthread_rwlock_t` on x86-64, as far as it matters; its layout is part of the ABI.
@@ -157,11 +157,10 @@ pub(super) unsafe extern "sysv64" fn read_lock(object: u64, sp: u64, data: u64) 
     if !lock.is_plain(call.thread.tid) {
         return SLOW_PATH;
     }
-    let Some(asks) = call.asks(EventKind::ReadLock) else { return SLOW_PATH };
+    let Some(acquisition) = call.acquisition(EventKind::ReadLock) else { return SLOW_PATH };
     let Some(readers) = lock.try_read() else { return SLOW_PATH };
     wake_all(readers);
-    let end = asks.begin;
-    asks.ends(end, 0);
+    acquisition.end_at_once(0);
     0
 }
 
@@ -174,12 +173,11 @@ pub(super) unsafe extern "sysv64" fn write_lock(object: u64, sp: u64, data: u64)
     let (lock, call) = unsafe { (&*(object as *const RwLock), Call::new(object, sp, data)) };
     let Some(call) = call else { return SLOW_PATH };
     let tid = call.thread.tid;
-    let Some(asks) = call.asks(EventKind::WriteLock) else { return SLOW_PATH };
+    let Some(acquisition) = call.acquisition(EventKind::WriteLock) else { return SLOW_PATH };
     if !lock.is_plain_for_writers() || !lock.try_write(tid) {
-        return asks.go_on_waiting();
+        return acquisition.go_on_waiting();
     }
-    let end = asks.begin;
-    asks.ends(end, 0);
+    acquisition.end_at_once(0);
     0
 }
 
@@ -203,8 +201,7 @@ pub(super) unsafe extern "sysv64" fn unlock(object: u64, sp: u64, data: u64) -> 
     let ticket = call.ticket();
     // Others need not wait for the event, which has its place.
     let left = if writes { lock.unlock_write() } else { lock.unlock_read() };
-    let code = EventKind::RwUnlock as u8;
-    let recorded = call.append(Event { code, ticket, ..Event::default() });
+    let recorded = call.released(EventKind::RwUnlock, ticket);
     let woken = match (writes, left) {
         (true, [readers, writer]) => [wake_all(readers), wake_one(writer)],
         (false, words) => words.map(wake_all),

@@ -5,7 +5,7 @@
 
 use super::{Call, SLOW_PATH};
 use crate::host;
-use refrain_trace::{Event, EventKind};
+use refrain_trace::EventKind;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// glibc's `sem_t` on x86-64, as far as it matters.
@@ -73,12 +73,11 @@ unsafe fn take((object, sp, data): (u64, u64, u64), kind: EventKind) -> i64 {
         unsafe { (&*(object as *const Semaphore), Call::new(object, sp, data)) };
     let Some(call) = call else { return SLOW_PATH };
     let is_marked = call.thread.is_marked;
-    let Some(asks) = call.asks(kind) else { return SLOW_PATH };
+    let Some(acquisition) = call.acquisition(kind) else { return SLOW_PATH };
     if is_marked || semaphore.is_shared() || !semaphore.try_wait() {
         return SLOW_PATH;
     }
-    let end = asks.begin;
-    asks.ends(end, 0);
+    acquisition.end_at_once(0);
     0
 }
 
@@ -97,8 +96,7 @@ pub(super) unsafe extern "sysv64" fn post(object: u64, sp: u64, data: u64) -> i6
     let ticket = call.ticket();
     // Others need not wait for the event, which has its place.
     let is_waited_for = semaphore.post();
-    let code = EventKind::SemPost as u8;
-    let recorded = call.append(Event { code, ticket, ..Event::default() });
+    let recorded = call.released(EventKind::SemPost, ticket);
     if is_waited_for {
         host::futex_wake_one(object);
         recorded.lasts_until_now();
