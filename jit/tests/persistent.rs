@@ -200,7 +200,8 @@ fn tell_functions(engine: &dyn RecordingEngine, build: &str) {
     let starts: Vec<u64> = (0..FUNCTIONS).map(function).collect();
     let code = starts[0]..function(FUNCTIONS);
     let module = ModuleCode { code, build: Some(build), ..ModuleCode::default() };
-    engine.functions(&module, Box::new(|| ModuleFunctions { starts, followed: Vec::new() }));
+    engine
+        .functions(&module, Box::new(|| ModuleFunctions { starts, ..ModuleFunctions::default() }));
 }
 
 /// The same, for several threads, with functions of a build.

@@ -27,6 +27,13 @@ pub(crate) struct Segment {
     pub(crate) prot: i32,
 }
 
+impl Segment {
+    /// The virtual addresses whose bytes are in the file.
+    fn in_file(&self) -> Range<u64> {
+        self.vaddr..self.vaddr.saturating_add(self.file_size)
+    }
+}
+
 /// Bytes of a file that are read at once where something of unknown length is looked for.
 const BLOCK: u64 = 64 << 10;
 
@@ -98,6 +105,23 @@ impl<'a> ReadRef<'a> for &'a Data {
     }
 }
 
+/// The code of a library, which is read without touching the pages that the guest has of it.
+pub(crate) struct CodeFile {
+    file: Hidden,
+    segments: Vec<Segment>,
+}
+
+impl CodeFile {
+    /// Reads code at a virtual address, and says how many bytes were read.
+    pub(crate) fn read(&self, address: u64, buffer: &mut [u8]) -> usize {
+        let within = |segment: &&Segment| segment.in_file().contains(&address);
+        let Some(segment) = self.segments.iter().find(within) else { return 0 };
+        let len = buffer.len().min((segment.in_file().end - address) as usize);
+        let offset = segment.file_offset.saturating_add(address - segment.vaddr);
+        self.file.file().read_at(&mut buffer[..len], offset).unwrap_or_default()
+    }
+}
+
 /// An ELF program or library.
 pub(crate) struct Elf {
     data: Data,
@@ -151,6 +175,15 @@ impl Elf {
         let version = file.file().metadata().ok().map(|it| version(&it));
         let elf = Elf::of(Data::File(ReadCache::new(At { file, position: 0 })))?;
         Ok(Elf { version, ..elf })
+    }
+
+    /// Its code, to be read from the file.
+    pub(crate) fn into_code(self) -> Option<CodeFile> {
+        let segments = self.code().cloned().collect();
+        match self.data {
+            Data::File(cache) => Some(CodeFile { file: cache.into_inner().file, segments }),
+            Data::Whole(_) => None,
+        }
     }
 
     fn of(owned: Data) -> Result<Elf, String> {

@@ -288,13 +288,19 @@ pub struct ModuleCode<'a> {
 }
 
 /// Where the functions of a module are.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
+#[derive(Default)]
 pub struct ModuleFunctions {
     /// Where they begin, in any order, and not necessarily all.
     pub starts: Vec<u64>,
     /// Functions that are followed by something else than the next function.
     pub followed: Vec<Range<u64>>,
+    /// How to read code without touching its pages, if there is a file of it. (A trace keeps the pages that were
+    /// touched.)
+    pub code: Option<ReadCode>,
 }
+
+/// Reads code of a module at an address, and says how many bytes were read.
+pub type ReadCode = Box<dyn Fn(u64, &mut [u8]) -> usize + Send>;
 
 /// Reads where the functions of a module are.
 pub type ReadFunctions = Box<dyn FnOnce() -> ModuleFunctions + Send>;

@@ -10,6 +10,7 @@ use crate::accesses::constant_address;
 use crate::memory::read_guest;
 use iced_x86::{Decoder, DecoderOptions, Instruction, Register};
 use refrain_trace::fixed::FixedMap;
+use refrain_vm::ReadCode;
 use refrain_vm::layout::LIBRARIES;
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -25,11 +26,16 @@ const LENGTH: usize = 5;
 /// Bytes of the longest instruction.
 const LONGEST: usize = 15;
 
+/// Modules whose files are kept open.
+const MOST_FILES: usize = 192;
+
 /// The code that was searched.
 #[derive(Default)]
 pub(super) struct Pieces {
     /// By where they begin.
     searched: FixedMap<u64, Piece>,
+    /// How to read the code of modules.
+    files: Vec<(Range<u64>, ReadCode)>,
 }
 
 struct Piece {
@@ -45,9 +51,38 @@ struct Piece {
 pub(super) type Field = (u64, usize);
 
 impl Pieces {
-    /// Forgets all: code or what is known of it has changed.
+    /// Forgets what was found: code or what is known of it has changed.
     pub(super) fn forget(&mut self) {
         self.searched.clear();
+    }
+
+    /// There is one more module, whose code may be in a file.
+    pub(super) fn add(&mut self, module: Range<u64>, code: Option<ReadCode>) {
+        self.files.retain(|(other, _)| other.end <= module.start || module.end <= other.start);
+        if let Some(code) = code.filter(|_| self.files.len() < MOST_FILES) {
+            self.files.push((module, code));
+        }
+    }
+
+    /// Whether all of a module's code may be searched: from its file, or if there is little of it. To search it in
+    /// the guest's memory touches its pages, which the trace keeps then, whether the program uses them or not.
+    pub(super) fn may_search(&self, module: &Range<u64>) -> bool {
+        is_small(module) || self.file_of(module.start).is_some()
+    }
+
+    fn file_of(&self, at: u64) -> Option<&ReadCode> {
+        self.files.iter().find(|(module, _)| module.contains(&at)).map(|(_, code)| code)
+    }
+
+    /// The bytes of the piece at `base`, and as many behind it as the last instruction may have.
+    fn bytes(&self, base: u64) -> Vec<u8> {
+        let mut bytes = vec![0; PIECE as usize + LONGEST - 1];
+        let read = match self.file_of(base) {
+            Some(code) => code(base, &mut bytes),
+            None => read_guest(base, &mut bytes),
+        };
+        bytes.truncate(read);
+        bytes
     }
 
     /// Where the function at `start` is called in its module, the nearest calls first. `starts` is where functions
@@ -102,13 +137,16 @@ impl Pieces {
     }
 
     fn searched(&mut self, piece: u64, module: &Range<u64>, starts: &[u64]) -> &Piece {
-        self.searched.entry(piece).or_insert_with(|| search(piece, module, starts))
+        if !self.searched.contains_key(&piece) {
+            let bytes = self.bytes(piece);
+            self.searched.insert(piece, search(&bytes, piece, module, starts));
+        }
+        &self.searched[&piece]
     }
 }
 
-/// Whether the code of a module is searched: not of a large one, since that touches its pages, which the trace
-/// keeps then, whether the program uses them or not.
-pub(super) fn is_searched(module: &Range<u64>) -> bool {
+/// Whether a module has little code.
+pub(super) fn is_small(module: &Range<u64>) -> bool {
     let largest = if LIBRARIES.contains(&module.start) { 256 << 10 } else { 1 << 20 };
     module.end - module.start <= largest
 }
@@ -123,10 +161,7 @@ fn around(at: u64, module: &Range<u64>) -> impl Iterator<Item = u64> + use<> {
 }
 
 /// Searches the piece of code at `base`. An instruction that begins in it may end behind it.
-fn search(base: u64, module: &Range<u64>, starts: &[u64]) -> Piece {
-    let mut bytes = vec![0; PIECE as usize + LONGEST - 1];
-    let readable = read_guest(base, &mut bytes);
-    let bytes = &bytes[..readable];
+fn search(bytes: &[u8], base: u64, module: &Range<u64>, starts: &[u64]) -> Piece {
     let is_function = |at: u64| module.contains(&at) && starts.binary_search(&at).is_ok();
     let (locked, fields) = locked_operands(base, bytes);
     Piece { calls: calls(base, bytes, is_function), locked, fields }
@@ -181,6 +216,28 @@ mod tests {
         let code: &mut [u8] = vec![0x90; 2 * PIECE as usize].leak();
         let base = code.as_ptr() as u64;
         (code, base)
+    }
+
+    /// A module's code is read from its file, if there is one, and there may be any amount of it then.
+    #[test]
+    fn code_is_read_from_files() {
+        const MODULE: std::ops::Range<u64> = 0x10_0000..0x1000_0000;
+        let mut pieces = Pieces::default();
+        assert!(!pieces.may_search(&MODULE));
+        let code = |address, buffer: &mut [u8]| {
+            assert_eq!(address % PIECE, 0);
+            // `lock inc dword ptr [rip]`, at the begin of each piece, and no more
+            buffer[..7].copy_from_slice(&[0xf0, 0xff, 0x05, 0, 0, 0, 0]);
+            7
+        };
+        pieces.add(MODULE, Some(Box::new(code)));
+        assert!(pieces.may_search(&MODULE));
+        let mut is_locked = |variable| pieces.is_locked_around(variable, 0x80_0000, &MODULE, &[]);
+        assert!(is_locked(0x80_0000 + 7) && is_locked(0x80_0000 + PIECE + 7));
+        assert!(!is_locked(0x80_0000 + 8), "the byte behind it");
+        assert!(!is_locked(0x10_0000 + 7), "far away");
+        pieces.add(0x10_0000..0x20_0000, None);
+        assert!(!pieces.may_search(&MODULE), "another module is there now");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use super::signals::Signals;
 use super::{Follow, LearnedSites, OrderOf, Warn};
 use crate::common::recorded::Common;
 use crate::elf::{Elf, Extents};
-use crate::engine::{ModuleCode, ModuleFunctions, ReadFunctions, RecordingEngine};
+use crate::engine::{ModuleCode, ModuleFunctions, ReadCode, ReadFunctions, RecordingEngine};
 use crate::hooks::{self, Hook, HookMap};
 use crate::kick::{self, Attention};
 use crate::loader::Command;
@@ -676,10 +676,16 @@ fn functions_of(elf: &Elf, bias: u64, file: Option<Hidden>) -> ReadFunctions {
     let placed = move |Extents { starts, followed }: Extents| ModuleFunctions {
         starts: starts.into_iter().map(at).collect(),
         followed: followed.into_iter().map(|it| at(it.start)..at(it.end)).collect(),
+        code: None,
     };
     match file {
         Some(file) => Box::new(move || {
-            placed(Elf::of_library(file).map(|elf| elf.extents()).unwrap_or_default())
+            let Ok(elf) = Elf::of_library(file) else { return ModuleFunctions::default() };
+            let functions = placed(elf.extents());
+            let code = elf.into_code().map(|code| -> ReadCode {
+                Box::new(move |address, buffer| code.read(address.wrapping_sub(bias), buffer))
+            });
+            ModuleFunctions { code, ..functions }
         }),
         None => {
             let functions = placed(elf.extents());

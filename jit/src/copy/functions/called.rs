@@ -9,7 +9,7 @@ use super::wrappers::Reached;
 use crate::copy::idioms::{beside, connected, held, pauses, questions};
 use crate::copy::loops::loops;
 use crate::copy::ordered::{is_candidate, is_locked, writes_memory};
-use crate::copy::pieces::is_searched;
+use crate::copy::pieces::is_small;
 use iced_x86::{Instruction, Register};
 use refrain_trace::fixed::{FixedMap, FixedSet};
 use refrain_vm::LockRole;
@@ -72,7 +72,7 @@ impl Functions {
         let start = extent.range.start;
         let mut found = Beside::default();
         let length = extent.range.end - start;
-        if !extent.ends || length > LONGEST_TRIED || !is_searched(module) {
+        if !extent.ends || length > LONGEST_TRIED || !is_small(module) {
             return found;
         }
         let calls = self.pieces.callers_of(start, module, &self.starts);

@@ -14,7 +14,7 @@ use crate::copy::addresses::{
     SymbolicAddress, at_branches, is_by_frame_pointer, symbolic_addresses,
 };
 use crate::copy::ordered::{is_candidate, is_locked, is_store};
-use crate::copy::pieces::{Field, field_of, is_searched};
+use crate::copy::pieces::{Field, field_of, is_small};
 use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind, Register};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -24,8 +24,8 @@ use std::sync::Arc;
 const LONGEST: u64 = 1 << 10;
 
 impl Functions {
-    /// Which words of this function other functions of the module take as locks: words whose addresses it hands
-    /// to their locked instructions, and variables that it stores to and that their locked instructions name.
+    /// Which words of this function locked instructions of other functions of the module name: words whose addresses
+    /// it hands to them, variables, and in small modules fields.
     pub(super) fn named_by_others(
         &mut self,
         code: &[Instruction],
@@ -33,14 +33,15 @@ impl Functions {
         module: &Range<u64>,
     ) -> Vec<SymbolicAddress> {
         let mut found = self.handed(code, &extent.range, module, WRAPPERS);
-        if is_searched(module) {
-            let stored = code.iter().filter(|i| is_store(i)).filter_map(constant_address);
-            let mut stored: Vec<u64> = stored.filter(|&at| self.is_variable(at)).collect();
-            stored.sort_unstable();
-            stored.dedup();
+        if self.pieces.may_search(module) {
+            let accesses = code.iter().filter(|i| is_store(i) || is_candidate(i));
+            let variables = accesses.filter_map(constant_address);
+            let mut named: BTreeSet<u64> = variables.filter(|&at| self.is_variable(at)).collect();
             let (pieces, starts, at) = (&mut self.pieces, &self.starts, extent.range.start);
-            stored.retain(|&variable| pieces.is_locked_around(variable, at, module, starts));
-            found.extend(stored.into_iter().map(SymbolicAddress::constant));
+            named.retain(|&variable| pieces.is_locked_around(variable, at, module, starts));
+            found.extend(named.into_iter().map(SymbolicAddress::constant));
+        }
+        if is_small(module) {
             found.extend(self.locked_fields(code, extent, module));
         }
         found
@@ -237,7 +238,7 @@ mod tests {
         assert_eq!(sites(zero), 1);
     }
 
-    /// A lock that is a variable, taken in one function and released in another.
+    /// A variable that is changed in one function, and stored to and loaded in another one.
     #[test]
     fn variables_that_are_locked_elsewhere() {
         let (mut functions, starts) = write_functions(&[
@@ -247,16 +248,19 @@ mod tests {
                 a.dd(&[4096 - 8]).unwrap();
             },
             |a| {
-                a.db(&[0xc6, 0x05]).unwrap();
-                a.dd(&[4096 - 16 - 7]).unwrap();
-                a.db(&[0]).unwrap();
-                a.db(&[0xc6, 0x05]).unwrap();
-                a.dd(&[4096 - 16 - 14 + 1]).unwrap();
-                a.db(&[0]).unwrap();
+                let mut access = |opcode: &[u8], behind: u32, number: &[u8], field: u32| {
+                    a.db(opcode).unwrap();
+                    a.dd(&[4096 - 16 - behind + field]).unwrap();
+                    a.db(number).unwrap();
+                };
+                access(&[0xc6, 0x05], 7, &[0], 0);
+                access(&[0xc6, 0x05], 14, &[0], 1);
+                // `mov cl, [variable]`
+                access(&[0x8a, 0x0d], 20, &[], 0);
             },
         ]);
         let found = functions.idioms(starts[1]).expect("known");
-        assert_eq!(*found.sites, [starts[1]], "not the variable beside it");
+        assert_eq!(*found.sites, [starts[1], starts[1] + 14], "not the variable beside it");
     }
 
     /// A flag far behind the begin of something large, which some functions exchange, and one stores beside the lock

@@ -42,7 +42,8 @@ impl Functions {
         self.starts.dedup();
     }
 
-    fn take(&mut self, ModuleFunctions { starts, followed }: ModuleFunctions, trusted: bool) {
+    fn take(&mut self, functions: ModuleFunctions, trusted: bool) {
+        let ModuleFunctions { starts, followed, code } = functions;
         let Some((&first, &last)) = starts.iter().min().zip(starts.iter().max()) else { return };
         let range = first..last.saturating_add(1);
         self.modules.push((range.clone(), trusted));
@@ -62,6 +63,7 @@ impl Functions {
         self.calls_beside.retain(|start, _| !range.contains(start));
         self.second_looks.retain(|start, _| !range.contains(start));
         self.pieces.forget();
+        self.pieces.add(range, code);
         self.yields.clear();
         self.waits.get_mut().clear();
         self.written.get_mut().clear();
@@ -88,7 +90,8 @@ impl Functions {
     ) {
         let (first, last) = (starts.iter().min(), starts.iter().max());
         let code = first.zip(last).map_or(0..0, |(first, last)| *first..last.saturating_add(1));
-        let read = ModuleFunctions { starts: starts.to_vec(), followed: followed.to_vec() };
+        let (starts, followed) = (starts.to_vec(), followed.to_vec());
+        let read = ModuleFunctions { starts, followed, code: None };
         self.add(&ModuleCode { code, constant, trusted, build }, Box::new(|| read));
         self.settle();
     }
@@ -110,7 +113,7 @@ mod tests {
             let module = ModuleCode { code, constant: &[], trusted: false, build: Some("a") };
             let read = move || {
                 assert_eq!(READ.fetch_add(1, Ordering::SeqCst), place);
-                ModuleFunctions { starts: vec![start + 0x10, start], followed: Vec::new() }
+                ModuleFunctions { starts: vec![start + 0x10, start], ..ModuleFunctions::default() }
             };
             functions.add(&module, Box::new(read));
         };

@@ -40,7 +40,7 @@ fn with_functions(engine: &CopyEngine, starts: &[u64], constant: &[Range<u64>]) 
     let starts = starts.to_vec();
     let code = starts[0]..starts[0] + ROOM;
     let module = ModuleCode { code, constant, ..ModuleCode::default() };
-    let read = || ModuleFunctions { starts, followed: Vec::new() };
+    let read = || ModuleFunctions { starts, ..ModuleFunctions::default() };
     engine.functions(&module, Box::new(read));
 }
 
