@@ -3,7 +3,8 @@
 //! Some language runtimes synchronize their threads through plain loads and stores, at places that no
 //! idiom tells: scheduling in Go, safepoints in HotSpot, optimized code in V8, the collector's stops in
 //! Mono, the progress of schedulers in Erlang's BEAM, compiled Lisp in SBCL's image, of whose functions
-//! nobody tells the bounds, and the virtual machine and the parallel collector of Guile.
+//! nobody tells the bounds, the virtual machine and the parallel collector of Guile, what GHC makes of
+//! Haskell, whose threads share every value that has not been computed yet, and Racket's places and futures.
 //!
 //! Recordings of programs that have such a runtime order every access, unless the user says otherwise.
 //! A program whose runtime is not listed here costs a diverged replay, from which the next recording
@@ -23,9 +24,11 @@ enum Mark {
     Section(&'static str),
     /// The names for its dynamic linker, libraries among them, have one that begins so.
     Name(&'static str),
+    /// They have these two, which hardly any other program has both.
+    Both(&'static str, &'static str),
 }
 
-const RUNTIMES: [(Mark, &str); 10] = [
+const RUNTIMES: [(Mark, &str); 13] = [
     (Mark::Section(".go.buildinfo"), "Go"),
     // Some programs are built without that, and none without its table of functions.
     (Mark::Section(".gopclntab"), "Go"),
@@ -37,6 +40,10 @@ const RUNTIMES: [(Mark, &str); 10] = [
     (Mark::Name("enif_"), "Erlang"),
     (Mark::Name("call_into_lisp"), "SBCL"),
     (Mark::Name("scm_shell"), "Guile"),
+    (Mark::Section(".rackboot"), "Racket"),
+    (Mark::Name("libHSrts"), "GHC"),
+    // A program without symbols that has all its libraries in itself.
+    (Mark::Both("eventfd_write", "clock_getcpuclockid"), "GHC"),
 ];
 
 /// What a compiler builds into a program by `-fsanitize`.
@@ -75,6 +82,7 @@ fn first(
     let is_marked = |mark: &Mark| match mark {
         Mark::Section(name) => has_section(name),
         Mark::Name(begin) => has_name(names, begin),
+        Mark::Both(one, other) => has_name(names, one) && has_name(names, other),
     };
     marks.iter().find(|(mark, _)| is_marked(mark)).map(|&(_, name)| name)
 }
@@ -102,6 +110,9 @@ mod tests {
         assert_eq!(told(b"\0malloc\0call_into_lisp\0"), Some("SBCL"));
         assert_eq!(told(b"\0scm_boot_guile\0scm_shell\0"), Some("Guile"));
         assert_eq!(told(b"\0scm_boot_guile\0"), None, "a program that a user may extend");
+        assert_eq!(told(b"\0libHSrts_thr-ghc9.0.2.so\0"), Some("GHC"));
+        assert_eq!(told(b"\0clock_getcpuclockid\0eventfd_write\0"), Some("GHC"));
+        assert_eq!(told(b"\0eventfd\0eventfd_write\0"), None, "Python");
         for section in [".go.buildinfo", ".gopclntab", ".data.rel.ro.gopclntab"] {
             assert_eq!(first(&RUNTIMES, |name| name == section, b""), Some("Go"));
         }
