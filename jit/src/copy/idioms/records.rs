@@ -25,6 +25,8 @@ use std::collections::BTreeSet;
 const LONGEST: usize = 96;
 /// Bytes of a record, at least.
 const LINE: u64 = 64;
+/// Bytes of a pointer.
+const POINTER: u64 = size_of::<u64>() as u64;
 /// Instructions between a fence and a loop.
 const REACH: usize = 16;
 
@@ -64,7 +66,9 @@ pub(super) fn records(
             continue;
         }
         let instructions = || inside().map(|at| &code[at]);
-        let pointer = |i: &Instruction| steps(i, LINE).or_else(|| picked(i));
+        let stepped: BTreeSet<Register> =
+            instructions().filter_map(|i| steps(i, POINTER)).collect();
+        let pointer = |i: &Instruction| steps(i, LINE).or_else(|| picked(i, &stepped));
         let mut pointers: BTreeSet<Register> = instructions().filter_map(pointer).collect();
         if waiting.iter().any(|outer| outer.len() > 1 && is_within(body, outer)) {
             pointers.extend(instructions().filter_map(|i| steps(i, 1)));
@@ -128,12 +132,14 @@ fn steps(i: &Instruction, least: u64) -> Option<Register> {
     ((i.immediate(1) as i64).unsigned_abs() >= least).then(|| i.op0_register())
 }
 
-/// The register to which an instruction moves a pointer out of a table.
-fn picked(i: &Instruction) -> Option<Register> {
-    let is_picked = i.code() == Code::Mov_r64_rm64
-        && i.memory_index() != Register::None
-        && i.memory_index_scale() == size_of::<u64>() as u32;
-    is_picked.then(|| i.op0_register())
+/// The register to which an instruction moves a pointer out of a table, whose entries may have more than that. Each
+/// round adds the size of an entry to one of the `stepped` registers, or counts entries of eight bytes.
+fn picked(i: &Instruction, stepped: &BTreeSet<Register>) -> Option<Register> {
+    let is_entry = match i.memory_index() {
+        Register::None => stepped.contains(&i.memory_base()),
+        index => i.memory_index_scale() == POINTER as u32 || stepped.contains(&index),
+    };
+    (i.code() == Code::Mov_r64_rm64 && is_entry).then(|| i.op0_register())
 }
 
 #[cfg(test)]
@@ -173,7 +179,7 @@ mod tests {
     /// As of the work that each of several providers has, of which the most urgent is looked for.
     #[test]
     fn through_a_table_of_pointers() {
-        let found = |scale: i32| {
+        let found = |scale: i32, step: i32| {
             let code = assembled(|a| {
                 let (mut again, mut next) = (a.create_label(), a.create_label());
                 a.set_label(&mut again).unwrap();
@@ -184,7 +190,7 @@ mod tests {
                 a.cmp(ecx, edx).unwrap();
                 a.cmovg(ecx, edx).unwrap();
                 a.set_label(&mut next).unwrap();
-                a.inc(rax).unwrap();
+                a.add(rax, step).unwrap();
                 a.cmp(rdi, rax).unwrap();
                 a.jne(again).unwrap();
                 a.lock().or(qword_ptr(rsi), rbp).unwrap();
@@ -194,8 +200,9 @@ mod tests {
                 .into_iter()
                 .collect::<Vec<_>>()
         };
-        assert_eq!(found(8), [1, 3]);
-        assert_eq!(found(1), [], "no table of pointers");
+        assert_eq!(found(8, 1), [1, 3]);
+        assert_eq!(found(1, 16), [1, 3], "entries that have more than a pointer");
+        assert_eq!(found(1, 1), [], "no table of pointers");
     }
 
     /// As a batch of retired objects is handed to all threads that may hold them.

@@ -555,6 +555,21 @@ fn the_finder_has_its_digest() {
     let mut variables = Functions::default();
     variables.with(&starts, &[], &[], false, MODULE);
     found.push(sites_of(&mut variables, starts[1], 1));
+    // A look at what a table's entries point to, each of which has more than the pointer.
+    let starts = functions(1, |_, a| {
+        let mut again = a.create_label();
+        a.set_label(&mut again).unwrap();
+        a.mov(rsi, qword_ptr(rcx + rdx)).unwrap();
+        a.cmp(dword_ptr(rsi + 32), r8d).unwrap();
+        a.add(rdx, 16).unwrap();
+        a.cmp(rdx, rax).unwrap();
+        a.jne(again).unwrap();
+        a.lock().inc(dword_ptr(rdi)).unwrap();
+        a.ret().unwrap();
+    });
+    let mut tables = Functions::default();
+    tables.with(&starts, &[], &[], false, MODULE);
+    found.push(sites_of(&mut tables, starts[0], 1));
     let digest = digest(&found);
     assert_eq!(FINDER, digest, "what is found has changed: let FINDER be {digest:#018x}");
 }
