@@ -133,7 +133,7 @@ pub(super) fn may_hold_locked(code: &[u8]) -> bool {
 }
 
 /// Whether a byte is a lock prefix or an opcode of `xchg`.
-pub(super) fn may_begin_locked(byte: &u8) -> bool {
+fn may_begin_locked(byte: &u8) -> bool {
     matches!(byte, 0xf0 | 0x86 | 0x87)
 }
 

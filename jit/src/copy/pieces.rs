@@ -5,10 +5,11 @@
 //! its prefix, or by the opcode of `xchg`. Other bytes hardly ever look like that, and then a function more or
 //! less is looked at, or a variable is taken for a lock.
 
-use super::ordered::{is_locked, may_begin_locked};
+use super::ordered::is_locked;
 use crate::accesses::constant_address;
 use crate::memory::read_guest;
 use iced_x86::{Decoder, DecoderOptions, Instruction, Register};
+use memchr::{memchr_iter, memchr3_iter};
 use refrain_trace::fixed::FixedMap;
 use refrain_vm::ReadCode;
 use refrain_vm::layout::LIBRARIES;
@@ -21,6 +22,9 @@ const PIECE: u64 = 64 << 10;
 const NEIGHBOURS: u64 = 8;
 /// The opcode of a near call.
 const CALL: u8 = 0xe8;
+/// The lock prefix, which comes first where compilers write it, and the opcodes of `xchg`.
+const LOCK: u8 = 0xf0;
+const XCHG: [u8; 2] = [0x86, 0x87];
 /// Bytes of a near call.
 const LENGTH: usize = 5;
 /// Bytes of the longest instruction.
@@ -32,17 +36,17 @@ const MOST_FILES: usize = 192;
 /// The code that was searched.
 #[derive(Default)]
 pub(super) struct Pieces {
-    /// By where they begin.
-    searched: FixedMap<u64, Piece>,
+    /// By where a piece begins: where its calls lead, and where they are, in ascending order.
+    calls: FixedMap<u64, Box<[(u64, u64)]>>,
+    /// By where a piece begins: what its locked instructions name.
+    locked: FixedMap<u64, Locked>,
     /// How to read the code of modules.
     files: Vec<(Range<u64>, ReadCode)>,
 }
 
-struct Piece {
-    /// Where calls lead, and where they are, in ascending order.
-    calls: Box<[(u64, u64)]>,
+struct Locked {
     /// Addresses of variables, in ascending order.
-    locked: Box<[u64]>,
+    variables: Box<[u64]>,
     /// Fields, in ascending order.
     fields: Box<[Field]>,
 }
@@ -53,7 +57,8 @@ pub(super) type Field = (u64, usize);
 impl Pieces {
     /// Forgets what was found: code or what is known of it has changed.
     pub(super) fn forget(&mut self) {
-        self.searched.clear();
+        self.calls.clear();
+        self.locked.clear();
     }
 
     /// There is one more module, whose code may be in a file.
@@ -95,7 +100,7 @@ impl Pieces {
     ) -> Vec<u64> {
         let mut found = Vec::new();
         for piece in around(start, module) {
-            let calls = &self.searched(piece, module, starts).calls;
+            let calls = self.calls_in(piece, module, starts);
             let from = calls.partition_point(|&(target, _)| target < start);
             let here = calls[from..].iter().take_while(|&&(target, _)| target == start);
             found.extend(here.map(|&(_, at)| at).filter(|at| module.contains(at)));
@@ -105,14 +110,9 @@ impl Pieces {
     }
 
     /// Whether a locked instruction of the module names the variable, around the code at `at`.
-    pub(super) fn is_locked_around(
-        &mut self,
-        variable: u64,
-        at: u64,
-        module: &Range<u64>,
-        starts: &[u64],
-    ) -> bool {
-        self.any_around(at, module, starts, |piece| piece.locked.binary_search(&variable).is_ok())
+    pub(super) fn is_locked_around(&mut self, variable: u64, at: u64, module: &Range<u64>) -> bool {
+        around(at, module)
+            .any(|piece| self.locked_in(piece).variables.binary_search(&variable).is_ok())
     }
 
     /// Whether a locked instruction of the module names a field like this one, around the code at `at`.
@@ -121,27 +121,25 @@ impl Pieces {
         field: Field,
         at: u64,
         module: &Range<u64>,
-        starts: &[u64],
     ) -> bool {
-        self.any_around(at, module, starts, |piece| piece.fields.binary_search(&field).is_ok())
+        around(at, module).any(|piece| self.locked_in(piece).fields.binary_search(&field).is_ok())
     }
 
-    fn any_around(
-        &mut self,
-        at: u64,
-        module: &Range<u64>,
-        starts: &[u64],
-        is_it: impl Fn(&Piece) -> bool,
-    ) -> bool {
-        around(at, module).any(|piece| is_it(self.searched(piece, module, starts)))
-    }
-
-    fn searched(&mut self, piece: u64, module: &Range<u64>, starts: &[u64]) -> &Piece {
-        if !self.searched.contains_key(&piece) {
+    fn calls_in(&mut self, piece: u64, module: &Range<u64>, starts: &[u64]) -> &[(u64, u64)] {
+        if !self.calls.contains_key(&piece) {
             let bytes = self.bytes(piece);
-            self.searched.insert(piece, search(&bytes, piece, module, starts));
+            let is_function = |at| module.contains(&at) && starts.binary_search(&at).is_ok();
+            self.calls.insert(piece, calls(piece, &bytes, is_function));
         }
-        &self.searched[&piece]
+        &self.calls[&piece]
+    }
+
+    fn locked_in(&mut self, piece: u64) -> &Locked {
+        if !self.locked.contains_key(&piece) {
+            let bytes = self.bytes(piece);
+            self.locked.insert(piece, locked_operands(piece, &bytes));
+        }
+        &self.locked[&piece]
     }
 }
 
@@ -160,13 +158,6 @@ fn around(at: u64, module: &Range<u64>) -> impl Iterator<Item = u64> + use<> {
     numbers.map(move |number| start + number * PIECE)
 }
 
-/// Searches the piece of code at `base`. An instruction that begins in it may end behind it.
-fn search(bytes: &[u8], base: u64, module: &Range<u64>, starts: &[u64]) -> Piece {
-    let is_function = |at: u64| module.contains(&at) && starts.binary_search(&at).is_ok();
-    let (locked, fields) = locked_operands(base, bytes);
-    Piece { calls: calls(base, bytes, is_function), locked, fields }
-}
-
 /// The field of something large that an instruction names. Offsets that take more than a byte tell fields apart:
 /// few things have so many.
 pub(super) fn field_of(instruction: &Instruction) -> Option<Field> {
@@ -178,38 +169,74 @@ pub(super) fn field_of(instruction: &Instruction) -> Option<Field> {
     (is_field && OFFSETS.contains(&offset)).then(|| (offset, i.memory_size().size()))
 }
 
+/// The calls that begin in the piece at `base`. The last one may end behind the piece.
 fn calls(base: u64, bytes: &[u8], is_function: impl Fn(u64) -> bool) -> Box<[(u64, u64)]> {
-    let windows = bytes.windows(LENGTH).take(PIECE as usize).enumerate();
-    let mut found: Vec<(u64, u64)> = windows
-        .filter(|(_, window)| window[0] == CALL)
-        .filter_map(|(offset, window)| {
-            let distance = i32::from_le_bytes([window[1], window[2], window[3], window[4]]);
-            let at = base + offset as u64;
-            let target = at.wrapping_add(LENGTH as u64).wrapping_add_signed(distance.into());
-            is_function(target).then_some((target, at))
-        })
-        .collect();
+    let opcodes = memchr_iter(CALL, &bytes[..bytes.len().min(PIECE as usize)]);
+    let calls = opcodes.filter_map(|offset| {
+        let distance = bytes.get(offset + 1..offset + LENGTH)?.try_into().ok()?;
+        let at = base + offset as u64;
+        let behind = at.wrapping_add(LENGTH as u64);
+        let target = behind.wrapping_add_signed(i32::from_le_bytes(distance).into());
+        is_function(target).then_some((target, at))
+    });
+    let mut found: Vec<(u64, u64)> = calls.collect();
     found.sort_unstable();
     found.into()
 }
 
-/// The variables and the fields that locked instructions name.
-fn locked_operands(base: u64, bytes: &[u8]) -> (Box<[u64]>, Box<[Field]>) {
-    let beginnings = bytes.iter().take(PIECE as usize).enumerate();
-    let locked = beginnings.filter(|(_, byte)| may_begin_locked(byte)).map(|(offset, _)| {
+/// What the locked instructions that begin in the piece at `base` name.
+fn locked_operands(base: u64, bytes: &[u8]) -> Locked {
+    let beginnings = &bytes[..bytes.len().min(PIECE as usize)];
+    let (mut variables, mut fields) = (BTreeSet::new(), BTreeSet::new());
+    for offset in memchr3_iter(LOCK, XCHG[0], XCHG[1], beginnings) {
         let code = &bytes[offset..bytes.len().min(offset + LONGEST)];
+        if !may_name_word(code) {
+            continue;
+        }
         let at = base + offset as u64;
-        Decoder::with_ip(64, code, at, DecoderOptions::NONE).decode()
-    });
-    let locked: Vec<Instruction> = locked.filter(is_locked).collect();
-    let variables: BTreeSet<u64> = locked.iter().filter_map(constant_address).collect();
-    let fields: BTreeSet<Field> = locked.iter().filter_map(field_of).collect();
-    (variables.into_iter().collect(), fields.into_iter().collect())
+        let instruction = Decoder::with_ip(64, code, at, DecoderOptions::NONE).decode();
+        if is_locked(&instruction) {
+            variables.extend(constant_address(&instruction));
+            fields.extend(field_of(&instruction));
+        }
+    }
+    Locked { variables: variables.into_iter().collect(), fields: fields.into_iter().collect() }
+}
+
+/// Whether these bytes may be a locked instruction that names a variable or a field far from its object's begin:
+/// most bytes that look like the begin of one are not, and decoding takes longer than this look.
+fn may_name_word(code: &[u8]) -> bool {
+    const LONG_OPCODE: u8 = 0x0f;
+    /// What tells the addressing, and an address that is relative to the instruction's own, or may be a number alone.
+    const ADDRESSING: u8 = 0b11_000_111;
+    const ADDRESS: [u8; 2] = [0b00_000_101, 0b00_000_100];
+    /// An offset of four bytes.
+    const FAR: u8 = 0b10;
+    let mut rest = code;
+    if let [LOCK, behind @ ..] = rest {
+        let prefixes = behind.iter().take_while(|&&byte| is_prefix(byte));
+        rest = &behind[prefixes.count()..];
+    }
+    let mod_rm = match rest {
+        [LONG_OPCODE, _, mod_rm, ..] | [_, mod_rm, ..] => *mod_rm,
+        _ => return false,
+    };
+    ADDRESS.contains(&(mod_rm & ADDRESSING)) || mod_rm >> 6 == FAR
+}
+
+/// Whether a byte may stand between a lock prefix and its opcode.
+fn is_prefix(byte: u8) -> bool {
+    match byte {
+        0x40..=0x4f | LOCK | 0xf2 | 0xf3 => true,
+        segment_or_size => matches!(segment_or_size, 0x26 | 0x2e | 0x36 | 0x3e | 0x64..=0x67),
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{LENGTH, PIECE, Pieces};
+    use super::*;
+    use rand_xoshiro::SplitMix64;
+    use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
     /// Code of two pieces, which is part of this process, as a guest's is.
     fn two_pieces() -> (&'static mut [u8], u64) {
@@ -232,7 +259,7 @@ mod tests {
         };
         pieces.add(MODULE, Some(Box::new(code)));
         assert!(pieces.may_search(&MODULE));
-        let mut is_locked = |variable| pieces.is_locked_around(variable, 0x80_0000, &MODULE, &[]);
+        let mut is_locked = |variable| pieces.is_locked_around(variable, 0x80_0000, &MODULE);
         assert!(is_locked(0x80_0000 + 7) && is_locked(0x80_0000 + PIECE + 7));
         assert!(!is_locked(0x80_0000 + 8), "the byte behind it");
         assert!(!is_locked(0x10_0000 + 7), "far away");
@@ -283,8 +310,29 @@ mod tests {
         write(border + 0x40, &[0xf0, 0x83, 0x05], variables + 24, &[1]);
         let mut pieces = Pieces::default();
         let module = base..variables;
-        let mut is_locked =
-            |offset| pieces.is_locked_around(variables + offset, border, &module, &[]);
+        let mut is_locked = |offset| pieces.is_locked_around(variables + offset, border, &module);
         assert_eq!([0, 4, 8, 16, 24].map(&mut is_locked), [false, true, false, true, true]);
+    }
+
+    /// What is not decoded names neither a variable nor a field, whatever the bytes are.
+    #[test]
+    fn what_is_not_decoded_names_nothing() {
+        let mut random = SplitMix64::seed_from_u64(7);
+        let mut named = 0;
+        for _ in 0..1_000_000 {
+            let mut code = [0; LONGEST];
+            random.fill_bytes(&mut code);
+            code[0] = [LOCK, LOCK, XCHG[0], XCHG[1]][usize::from(code[0]) % 4];
+            // An opcode of two bytes, or the prefix for wide registers.
+            code[1] = [0x0f, 0x48, code[1], code[1]][usize::from(code[2]) % 4];
+            let instruction = Decoder::with_ip(64, &code, 0x1000, DecoderOptions::NONE).decode();
+            let names =
+                constant_address(&instruction).is_some() || field_of(&instruction).is_some();
+            if is_locked(&instruction) && names {
+                named += 1;
+                assert!(may_name_word(&code), "{code:02x?}: {instruction:?}");
+            }
+        }
+        assert!(named > 1000, "{named}");
     }
 }

@@ -37,8 +37,8 @@ impl Functions {
             let accesses = code.iter().filter(|i| is_store(i) || is_candidate(i));
             let variables = accesses.filter_map(constant_address);
             let mut named: BTreeSet<u64> = variables.filter(|&at| self.is_variable(at)).collect();
-            let (pieces, starts, at) = (&mut self.pieces, &self.starts, extent.range.start);
-            named.retain(|&variable| pieces.is_locked_around(variable, at, module, starts));
+            let (pieces, at) = (&mut self.pieces, extent.range.start);
+            named.retain(|&variable| pieces.is_locked_around(variable, at, module));
             found.extend(named.into_iter().map(SymbolicAddress::constant));
         }
         if is_small(module) {
@@ -79,8 +79,8 @@ impl Functions {
             accesses.then(|| field_of(i)).flatten()
         };
         let mut fields: BTreeSet<Field> = code.iter().filter_map(field).collect();
-        let (pieces, starts, at) = (&mut self.pieces, &self.starts, extent.range.start);
-        fields.retain(|&field| pieces.is_locked_field_around(field, at, module, starts));
+        let (pieces, at) = (&mut self.pieces, extent.range.start);
+        fields.retain(|&field| pieces.is_locked_field_around(field, at, module));
         if fields.is_empty() {
             return Vec::new();
         }
