@@ -128,7 +128,7 @@ impl FastPathState {
             // SAFETY: as above; the thread's own, which is not appending.
             let met = unsafe { &mut *(*self.log).last_met() };
             let read = || self.pages.known_operand(address, size);
-            if let Some(value) = met.load_alone((address, size), tickets, read) {
+            if let Some(value) = met.load_alone((address, size), read) {
                 access.value = value;
                 return Some(());
             }
@@ -437,7 +437,7 @@ impl GuestThread {
             // SAFETY: the thread's own, which is not appending.
             let met = unsafe { &mut *self.log.last_met() };
             let read = || self.fast_path.pages.operand(address, size);
-            if let Some(value) = met.load_alone((address, size), &self.machine.tickets, read) {
+            if let Some(value) = met.load_alone((address, size), read) {
                 return self.cpu.step_load(&mut self.context, value);
             }
         }
