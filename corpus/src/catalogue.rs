@@ -241,6 +241,7 @@ pub static PROGRAMS: &[Program] = &[
     unoptimised("ex_clock_O0", "c/ex_clock.c", &["20000"]),
     exerciser("ex_alone", "c/ex_alone.c", &["300000"]),
     exerciser("ex_own", "c/ex_own.c", &["1000"]),
+    exerciser("ex_ring", "c/ex_ring.c", &["40"]),
     unoptimised("ex_ring_O0", "c/ex_ring.c", &["40"]),
     exerciser("ex_plain", "c/ex_plain.c", &["3000"]),
     exerciser("ex_futex", "c/ex_futex.c", &["3000"]),

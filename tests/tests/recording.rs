@@ -55,6 +55,7 @@ fn output_and_status_are_those_of_the_program() {
         "ex_clock_O0",
         "ex_alone",
         "ex_own",
+        "ex_ring",
         "ex_ring_O0",
         "ex_plain",
         "ex_members_O0",

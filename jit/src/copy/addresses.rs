@@ -141,6 +141,14 @@ impl SymbolicAddress {
         (points && self.offset != 0).then_some(self.offset)
     }
 
+    /// Whether both are of fields of what one pointer points to, and so many bytes apart at most.
+    pub(super) fn is_near(self, other: SymbolicAddress, most: u64) -> bool {
+        let forth = self.offset.wrapping_sub(other.offset);
+        self.pointer == other.pointer
+            && self.pointer != Pointer::None
+            && forth.min(forth.wrapping_neg()) <= most
+    }
+
     /// Whether two addresses are the same.
     pub(super) fn is_same(self, other: SymbolicAddress) -> bool {
         (self.pointer, self.offset) == (other.pointer, other.offset)

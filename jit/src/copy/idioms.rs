@@ -56,6 +56,7 @@ mod records;
 mod released;
 mod seen;
 mod shards;
+mod siblings;
 mod tagged;
 mod tested;
 #[cfg(test)]
@@ -100,6 +101,7 @@ use refrain_trace::fixed::FixedSet;
 use released::released;
 use seen::seen;
 use shards::shards;
+use siblings::siblings;
 use std::ops::Range;
 use tagged::tagged;
 use tested::tested;
@@ -320,6 +322,8 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         );
         sites.extend(probes(code, &loops).into_iter().map(|at| code[at].ip()));
         sites.extend(shards(code, &loops).into_iter().map(|at| code[at].ip()));
+        let stores = siblings(code, &addresses).into_iter().filter(|&at| accesses[at]);
+        sites.extend(stores.map(|at| code[at].ip()));
         let links = fenced(code, &loops).into_iter().chain(marked(code, &loops));
         sites.extend(links.filter(|&at| accesses[at]).map(|at| code[at].ip()));
         sites.extend(tagged(code).into_iter().filter(|&at| accesses[at]).map(|at| code[at].ip()));
