@@ -322,6 +322,11 @@ fn the_recorder_ends_by_the_programs_signal() {
 }
 
 #[test]
+fn signals_that_come_all_the_time() {
+    is_as_natively(include_str!("../guest/interrupted.c"));
+}
+
+#[test]
 fn single_system_calls() {
     is_as_natively(include_str!("../guest/calls.c"));
 }
