@@ -31,6 +31,12 @@ pub(crate) fn is_device(fd: u64) -> bool {
     kind(|stat| unsafe { libc::fstat(fd as i32, stat) }) == Some(libc::S_IFCHR)
 }
 
+/// Whether a descriptor is of a socket.
+pub(crate) fn is_socket(fd: u64) -> bool {
+    // SAFETY: the structure has room for what the call says.
+    kind(|stat| unsafe { libc::fstat(fd as i32, stat) }) == Some(libc::S_IFSOCK)
+}
+
 fn kind(ask: impl FnOnce(&mut libc::stat) -> i32) -> Option<u32> {
     // SAFETY: the structure is plain data, for which zero is a value.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
