@@ -70,6 +70,11 @@ static void try_waits(void) {
     pipe(ends);
     for (int i = 0; i < 20; i++) interrupted += read(ends[0], &byte, 1) < 0 && errno == EINTR;
     for (int i = 0; i < 20; i++) interrupted += pause() < 0 && errno == EINTR;
+    for (int i = 0; i < 300; i++) {
+        struct timespec asked = {1, 0}, rest = {-1, -1};
+        if (nanosleep(&asked, &rest) < 0 && (rest.tv_sec < 0 || rest.tv_sec > 1))
+            printf("%ld seconds are left\n", (long)rest.tv_sec);
+    }
     printf("%d waits were interrupted\n", interrupted);
 }
 

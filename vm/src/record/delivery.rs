@@ -249,7 +249,10 @@ impl GuestThread {
             match self.machine.signals.restarts(self.id) {
                 None => self.machine.signals.settle(self.id),
                 Some(_) if result.is_some() || lent => break -EINTR,
-                Some(false) if call.may_wait() && waits::would_wait(call, nr) => break -EINTR,
+                Some(false) if call.may_wait() && waits::would_wait(call, nr) => {
+                    waits::keep_rest(call, nr);
+                    break -EINTR;
+                }
                 Some(_) => break syscall::BEGIN_AGAIN,
             }
         };

@@ -63,6 +63,21 @@ pub(super) fn would_wait(call: &Call, nr: u16) -> bool {
     }
 }
 
+/// A sleep has been interrupted before it began: all of it is left.
+pub(super) fn keep_rest(call: &Call, nr: u16) {
+    let [first, second, third, fourth, ..] = *call.arguments();
+    let (asked, rest) = match i64::from(nr) {
+        libc::SYS_nanosleep => (first, second),
+        libc::SYS_clock_nanosleep if second as i32 & libc::TIMER_ABSTIME == 0 => (third, fourth),
+        _ => return,
+    };
+    if let Some(time) = Guest.read(asked, size_of::<libc::timespec>())
+        && rest != 0
+    {
+        Guest.write(rest, &time);
+    }
+}
+
 /// Whether a `futex` waits until it is woken, if the word has this value. (The kernel lets no signal end a wait
 /// for a lock with priority inheritance.)
 pub(super) fn waits_for_word(word: u64, operation: u64, value: u32) -> bool {
