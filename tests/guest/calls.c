@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/keyctl.h>
 #include <linux/landlock.h>
 #include <mqueue.h>
 #include <net/if.h>
@@ -60,6 +61,19 @@ int main(void) {
     memset(to, 0, sizeof to);
     TELL(read(ends[0], to, 6));
     puts(to);
+    TELL(write(ends[1], "mnopqr", 6));
+    struct iovec parts[2] = {{to, 2}, {from, 4}};
+    TELL(vmsplice(ends[0], parts, 2, 0));
+    printf("%.2s %.4s\n", to, from);
+
+    long key = syscall(SYS_add_key, "user", "refrain", "secret", 6, KEY_SPEC_PROCESS_KEYRING);
+    TELL(key);
+    memset(to, 0, sizeof to);
+    TELL(syscall(SYS_keyctl, KEYCTL_READ, key, to, 6));
+    puts(to);
+    TELL(syscall(SYS_keyctl, KEYCTL_UPDATE, key, "other", 5));
+    TELL(syscall(SYS_keyctl, KEYCTL_REVOKE, key));
+    TELL(syscall(SYS_keyctl, 9999));
 
     int id = semget(IPC_PRIVATE, 3, 0600);
     unsigned short values[3] = {1, 2, 3}, read_back[3] = {0};

@@ -322,6 +322,17 @@ fn the_recorder_ends_by_the_programs_signal() {
 }
 
 #[test]
+fn signals_that_come_all_the_time() {
+    is_as_natively(include_str!("../guest/interrupted.c"));
+}
+
+/// Packets come through memory only with the right to read all packets; the program says so.
+#[test]
+fn memory_that_a_socket_shows() {
+    is_as_natively(include_str!("../guest/packets.c"));
+}
+
+#[test]
 fn single_system_calls() {
     is_as_natively(include_str!("../guest/calls.c"));
 }

@@ -3,12 +3,14 @@
 
 mod page_table;
 mod process;
+mod readiness;
 mod single_pages;
 mod touched_pages;
 
 pub(crate) use page_table::PageTable;
 pub use process::end_like_the_program;
 pub(crate) use process::*;
+pub(crate) use readiness::*;
 pub(crate) use single_pages::{SinglePages, no_large_pages};
 pub(crate) use touched_pages::TouchedPages;
 

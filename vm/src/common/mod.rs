@@ -9,6 +9,9 @@
 //! need not wait for each other, since no access depends on what is there.
 //!
 //! Library functions and system calls go to the memory itself, in a recording, by its other address.
+//!
+//! Memory in which the kernel shows what a socket receives (rings of packets) is treated so, too, whether there
+//! are other processes or not. It cannot be mapped twice, so it is moved to its other address.
 
 pub(crate) mod recorded;
 pub(crate) mod replayed;

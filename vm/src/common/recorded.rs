@@ -24,6 +24,8 @@ pub(crate) struct Common {
     open: Vec<Mapping>,
     /// The program has forked: what it maps is its children's, too.
     has_forked: bool,
+    /// Memory in common with other processes has been looked for, not only that of sockets.
+    has_relatives: bool,
     /// How many events there are of areas.
     events: u64,
 }
@@ -44,6 +46,8 @@ struct Mapped {
     alias: u64,
     /// The page behind the alias is kept free: the kernel goes no further than the area.
     has_guard: bool,
+    /// The alias is the only mapping; at the guest's address there is a placeholder.
+    is_moved: bool,
 }
 
 /// What a mapping shows.
@@ -79,18 +83,34 @@ impl Mapped {
         }
         assert!(guest_may_map(&area.range));
         let alias = reserve(len + PAGE)?;
-        let mapped = Mapped { area, shows, alias, has_guard: true };
-        let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as u64;
-        let args = [mapped.area.range.start, 0, len, flags, alias, 0];
+        let is_moved = shows.is_of_socket();
+        let mut mapped = Mapped { area, shows, alias, has_guard: true, is_moved };
+        let old_size = if is_moved { len } else { 0 };
         // SAFETY: an old size of 0 leaves the old mapping alone; the new one takes the place of what was
-        // reserved just now.
-        if unsafe { host::syscall(libc::SYS_mremap as u64, args) } < 0 {
+        // reserved just now. What is moved has just been mapped for the guest, and nobody uses it yet.
+        let moved = unsafe { move_mapping(mapped.area.range.start, old_size, len, alias) };
+        if moved < 0 {
             mapped.unmap_alias(&mapped.area.range);
             return None;
         }
         mapped.protect_alias();
-        mapped.area.protect(libc::PROT_NONE);
+        match is_moved {
+            true => mapped.shows = placeholder(&mapped.area.range)?,
+            false => mapped.area.protect(libc::PROT_NONE),
+        }
         Some(mapped)
+    }
+
+    /// Lets the guest access the area by itself.
+    fn open(&self) {
+        let Range { start, end } = self.area.range;
+        if self.is_moved {
+            // SAFETY: at the guest's address is a placeholder, and the alias is not used any more. A child
+            // process may not have it.
+            unsafe { move_mapping(self.alias, end - start, end - start, start) };
+        }
+        self.area.protect(self.area.prot);
+        self.unmap_alias(&self.area.range);
     }
 
     /// Lets the recorder access the alias, as far as the file allows it.
@@ -174,6 +194,10 @@ impl Common {
         self.has_forked
     }
 
+    pub(crate) fn has_relatives(&self) -> bool {
+        self.has_relatives
+    }
+
     /// The program has forked.
     pub(crate) fn fork(&mut self) {
         if !std::mem::replace(&mut self.has_forked, true) {
@@ -181,15 +205,17 @@ impl Common {
         }
     }
 
-    /// Looks which such memory there is. Two kinds of it are left out: what is not mapped `now`, if it
-    /// `is_in_use` by other threads, and what shows a file of which a mapping holds code (`hold_code`), since
-    /// code is executed where it is.
+    /// Looks which such memory there is: that of sockets, and if there are `relatives`, that in common with
+    /// them. Two kinds of it are left out: what is not mapped `now`, if it `is_in_use` by other threads, and
+    /// what shows a file of which a mapping holds code (`hold_code`), since code is executed where it is.
     pub(crate) fn look(
         &mut self,
+        relatives: bool,
         is_in_use: bool,
         now: &Range<u64>,
         hold_code: impl Fn(&Range<u64>) -> bool,
     ) -> Looked {
+        self.has_relatives |= relatives;
         let before = self.areas();
         let found = shared_mappings();
         let code: Vec<String> = found
@@ -220,7 +246,12 @@ impl Common {
             }
             let is_given =
                 new.shows.is_of_processes && (self.has_forked || !new.shows.is_inherited);
+            let of_socket = new.shows.is_of_socket();
+            if !self.has_relatives && !of_socket {
+                continue;
+            }
             let is_common = match written.contains(&new.shows.file) {
+                _ if of_socket => true,
                 true => is_given || self.has_forked,
                 false => is_given || new.shows.has_writer(),
             };
@@ -294,10 +325,7 @@ impl Common {
 
     /// Lets the guest access what it has in a range.
     pub(crate) fn open(&mut self, range: &Range<u64>) {
-        for mapped in self.mapped.iter().filter(|it| it.area.meets(range)) {
-            mapped.area.protect(mapped.area.prot);
-            mapped.unmap_alias(&mapped.area.range);
-        }
+        self.mapped.iter().filter(|it| it.area.meets(range)).for_each(Mapped::open);
         self.mapped.retain(|it| !it.area.meets(range));
         self.publish();
     }
@@ -318,7 +346,7 @@ impl Mapped {
         let shows = Shows { offset: self.shows.offset + ahead, ..self.shows.clone() };
         let has_guard = self.has_guard && range.end == self.area.range.end;
         let area = Area { range, prot: self.area.prot };
-        Mapped { area, shows, alias: self.alias + ahead, has_guard }
+        Mapped { area, shows, alias: self.alias + ahead, has_guard, ..*self }
     }
 }
 
@@ -330,7 +358,33 @@ fn reserve(len: u64) -> Option<u64> {
     u64::try_from(unsafe { host::syscall(libc::SYS_mmap as u64, args) }).ok()
 }
 
+/// Moves a mapping to an address, in place of what is there; of an old size of 0, makes a second one.
+///
+/// # Safety
+/// Nobody uses what is at the new address, or expects to find what is moved where it was.
+unsafe fn move_mapping(from: u64, old_size: u64, size: u64, to: u64) -> i64 {
+    let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as u64;
+    // SAFETY: the caller's.
+    unsafe { host::syscall(libc::SYS_mremap as u64, [from, old_size, size, flags, to, 0]) }
+}
+
+/// Maps at the guest's address what nobody can access, and what is known again by its file; what it shows.
+fn placeholder(range: &Range<u64>) -> Option<Shows> {
+    let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    let (len, none) = (range.end - range.start, libc::PROT_NONE as u64);
+    let args = [range.start, len, none, flags as u64, u64::MAX, 0];
+    // SAFETY: what was there has been moved away.
+    unsafe { host::syscall(libc::SYS_mmap as u64, args) };
+    let found = shared_mappings().into_iter().find(|it| it.area.range == *range)?;
+    Some(Shows { may_shrink: true, ..found.shows })
+}
+
 impl Shows {
+    /// Whether the kernel writes there what a socket receives.
+    fn is_of_socket(&self) -> bool {
+        self.name.starts_with("socket:[")
+    }
+
     /// Whether another process may write to the file.
     fn has_writer(&self) -> bool {
         let Ok(file) = File::open(&self.name) else { return false };
@@ -416,7 +470,8 @@ mod tests {
             },
         };
         let Mapping { area, shows } = mapping(0x10_0000..0x18_0000, 3, 0x5_0000);
-        let old = Mapped { area, shows, alias: 0x7000_0000_0000, has_guard: true };
+        let (alias, has_guard, is_moved) = (0x7000_0000_0000, true, false);
+        let old = Mapped { area, shows, alias, has_guard, is_moved };
         // The kernel has put it together with what lies before it.
         let part = old.part(&mapping(0xf_0000..0x12_0000, 0, 0x4_0000)).expect("it is there");
         assert!(!part.has_guard);

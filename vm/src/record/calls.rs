@@ -334,6 +334,7 @@ impl GuestThread {
             MachineCall::Open => self.open(pending),
             MachineCall::ListDirectory => self.list_directory(pending),
             MachineCall::AllSemaphores => self.all_semaphores(pending),
+            MachineCall::Vmsplice => self.vmsplice(pending),
             MachineCall::IoSetup => self.io_setup(pending),
             MachineCall::IoDestroy => self.io_destroy(pending),
             MachineCall::IoSubmit => self.io_submit(pending),

@@ -70,7 +70,9 @@ impl GuestThread {
     /// program may map it again. Returns what the other threads do meanwhile.
     pub(crate) fn before_fork(&self, executes: bool) -> Others {
         let machine = &self.machine;
-        let known = if executes { machine.has_common() } else { machine.common().has_forked() };
+        let common = machine.common();
+        let known = if executes { common.has_relatives() } else { common.has_forked() };
+        drop(common);
         if machine.is_child() || !machine.shares_memory() || known {
             return Others::None;
         }
@@ -99,7 +101,7 @@ impl GuestThread {
 
     /// The program has forked, if it has a child to share memory with, and goes on.
     pub(crate) fn after_fork(&mut self, shares: bool, executes: bool, others: Others) {
-        let is_new = !executes || !self.machine.has_common();
+        let is_new = !executes || !self.machine.common().has_relatives();
         let areas = (shares && is_new && !self.machine.is_child()).then(|| {
             self.machine.set_common(true);
             if !executes {
@@ -117,16 +119,17 @@ impl GuestThread {
         args: [u64; 6],
         result: u64,
     ) -> bool {
-        let begins = !self.machine.has_common();
-        if begins {
-            // What a child does nobody records. What the program has started may map what it maps, though.
-            let machine = &self.machine;
-            if machine.is_child()
-                || !machine.has_relatives.load(Ordering::SeqCst)
-                || !machine.shares_memory()
-            {
-                return false;
-            }
+        let machine = &self.machine;
+        // What the program has started may map what it maps.
+        let begins = machine.has_relatives.load(Ordering::SeqCst)
+            && !machine.common().has_relatives()
+            && machine.shares_memory();
+        let of_socket = what == MachineCall::Mmap
+            && args[3] as i32 & (libc::MAP_SHARED | libc::MAP_ANONYMOUS) == libc::MAP_SHARED
+            && host::is_socket(args[4]);
+        // What a child does nobody records.
+        if machine.is_child() || !(machine.has_common() || begins || of_socket) {
+            return false;
         }
         let is_shared = match what {
             MachineCall::Mmap => args[3] as i32 & libc::MAP_SHARED != 0,
@@ -155,8 +158,9 @@ impl GuestThread {
         let space = machine.space.lock().unwrap_or_else(PoisonError::into_inner);
         let mut common = machine.common_to_change();
         let hold_code = |range: &Range<u64>| space.holds_code(range);
+        let relatives = machine.has_relatives.load(Ordering::SeqCst);
         let Looked { differs, left_out } =
-            common.look(other_threads == Others::Run, now, hold_code);
+            common.look(relatives, other_threads == Others::Run, now, hold_code);
         let says = differs || left_out || other_threads == Others::StandStill;
         let number = common.number(says);
         let areas = common.areas();

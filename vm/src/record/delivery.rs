@@ -17,6 +17,7 @@
 use super::machine::{Stop, park_forever};
 use super::signals::{Handling, Signal, Taken, fault_info};
 use super::thread::{Flow, GuestThread};
+use super::waits;
 use crate::context::reg::RSP;
 use crate::engine::Fault;
 use crate::frame::{self, Frame};
@@ -248,7 +249,10 @@ impl GuestThread {
             match self.machine.signals.restarts(self.id) {
                 None => self.machine.signals.settle(self.id),
                 Some(_) if result.is_some() || lent => break -EINTR,
-                Some(false) if call.may_wait() => break -EINTR,
+                Some(false) if call.may_wait() && waits::would_wait(call, nr) => {
+                    waits::keep_rest(call, nr);
+                    break -EINTR;
+                }
                 Some(_) => break syscall::BEGIN_AGAIN,
             }
         };
@@ -312,7 +316,8 @@ impl GuestThread {
                 }
                 Some(restarts) => {
                     self.handle_in_body()?;
-                    if !restarts {
+                    // What the library does beside its waits, others may wait for.
+                    if !restarts && may_sleep(nr, named[1]) {
                         return Ok(-EINTR);
                     }
                 }
@@ -358,6 +363,14 @@ impl GuestThread {
         self.append(event, None);
         self.machine.stop(Stop::Ended(Ending::Signaled(signal)));
         park_forever()
+    }
+}
+
+/// Whether a call of a library function's body sleeps, so that a signal may end it.
+fn may_sleep(nr: u64, operation: u64) -> bool {
+    match nr as i64 {
+        libc::SYS_futex => waits::is_wait(operation),
+        nr => matches!(nr, libc::SYS_nanosleep | libc::SYS_clock_nanosleep),
     }
 }
 

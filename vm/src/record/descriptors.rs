@@ -7,6 +7,7 @@ use crate::host::{self, Guest};
 use crate::layout::PAGE;
 use crate::{hidden, syscall};
 use refrain_trace::payload::{Effect, Write};
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 
 /// Offset and size of the length of an entry of `getdents` and `getdents64`; where the name is.
@@ -109,6 +110,25 @@ impl GuestThread {
             let bytes = Guest.read_prefix(values, 2 * count as usize);
             writes.push(Write { address: values, bytes });
         }
+        self.conclude(pending, result, writes, Effect::None);
+    }
+
+    /// `vmsplice(pipe, vectors, count, flags)`: from the reading end of a pipe, the kernel fills what the
+    /// vectors name; to the writing end, it takes that.
+    pub(crate) fn vmsplice(&mut self, mut pending: Pending) {
+        let [pipe, ..] = *pending.call.arguments();
+        if host::may_write(pipe) {
+            return self.pass(pending);
+        }
+        self.enter(&mut pending);
+        let result = self.issue(&pending.call, pending.event.nr);
+        self.leave(&mut pending);
+        let filled = pending.call.sent(result, &Guest).map_or_else(Vec::new, |it| it.ranges);
+        let write = |range: Range<u64>| Write {
+            address: range.start,
+            bytes: Guest.read_prefix(range.start, (range.end - range.start) as usize),
+        };
+        let writes = filled.into_iter().map(write).collect();
         self.conclude(pending, result, writes, Effect::None);
     }
 }

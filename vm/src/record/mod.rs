@@ -34,6 +34,7 @@ mod signals;
 mod standstill;
 mod sync;
 pub(crate) mod thread;
+mod waits;
 
 use crate::engine::RecordingEngine;
 use crate::host::{self, Guest};

@@ -5,6 +5,11 @@
 //! A guest thread takes its signals between two events ([`Signals::take`]); if it is in a system
 //! call at the moment, it is kicked out of it, and out of guest code it is fetched.
 
+mod info;
+
+pub(super) use self::info::{CODE, field, is_own};
+use self::info::{OVERRUN, SI_TIMER, TIMER, is_for_thread, timer_of};
+pub(crate) use self::info::{fault_info, own_info};
 use super::signal_files::table::{SignalFile, SignalFiles};
 use crate::engine::Interrupt;
 use crate::frame::{Action, AltStack, Info};
@@ -20,8 +25,6 @@ const SIG_DFL: u64 = 0;
 const SIG_IGN: u64 = 1;
 /// From here on signals queue.
 const FIRST_REAL_TIME: u64 = 32;
-/// In `siginfo_t`: the signal is a timer's.
-const SI_TIMER: i32 = -2;
 
 /// What becomes of a signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -597,7 +600,7 @@ impl State {
     }
 
     fn target_of(&self, info: &Info) -> Target {
-        let (code, timer) = (field(info, CODE), field(info, 16));
+        let (code, timer) = (field(info, CODE), field(info, TIMER));
         match self.timers.get(&timer) {
             Some(&thread) if code == SI_TIMER => Target::Thread(thread),
             _ => Target::Process,
@@ -614,8 +617,16 @@ impl State {
                 true => Target::Thread(thread),
                 false => self.target_of(&info),
             };
-            if !is_own(&info) {
-                self.queue(target, Signal { number, info });
+            if is_own(&info) {
+                continue;
+            }
+            let signal = Signal { number, info };
+            let of_timer = timer_of(&signal).is_some();
+            if !self.queue(target, signal) && of_timer {
+                // A timer that is faster than this loop would keep the thread here. What is left,
+                // the thread gets at the next look.
+                self.of(thread).has_mail = true;
+                break;
             }
         }
         self.call_for_pending();
@@ -636,17 +647,29 @@ impl State {
         self.threads.values().fold(bits(&self.pending), |set, thread| set | bits(&thread.pending))
     }
 
-    fn queue(&mut self, target: Target, signal: Signal) {
+    /// Whether a signal is pending that was not before. As in the kernel, one signal of a timer is
+    /// pending at a time, and counts how often the timer has fired since.
+    fn queue(&mut self, target: Target, signal: Signal) -> bool {
         let pending = match target {
             Target::Process => &mut self.pending,
             Target::Thread(thread) => &mut self.of(thread).pending,
         };
-        let known = pending.iter().any(|other| other.number == signal.number);
-        if signal.number >= FIRST_REAL_TIME || !known {
-            let number = signal.number;
-            pending.push(signal);
-            self.files.tell(bit(number));
+        let timer = timer_of(&signal);
+        if let Some(first) = pending.iter_mut().find(|it| timer.is_some() && timer_of(it) == timer)
+        {
+            let missed = field(&first.info, OVERRUN).saturating_add(1);
+            let missed = missed.saturating_add(field(&signal.info, OVERRUN));
+            first.info[OVERRUN..OVERRUN + 4].copy_from_slice(&missed.to_le_bytes());
+            return false;
         }
+        let known = pending.iter().any(|other| other.number == signal.number);
+        if known && signal.number < FIRST_REAL_TIME {
+            return false;
+        }
+        let number = signal.number;
+        pending.push(signal);
+        self.files.tell(bit(number));
+        true
     }
 
     /// Forgets what is pending of a signal that is ignored now.
@@ -727,48 +750,6 @@ impl State {
         self.call_for_pending();
         Handling { signal, action, mask, stack }
     }
-}
-
-/// `siginfo_t` of a signal that a process sends to itself.
-pub(crate) fn own_info(signal: u64, code: i32) -> Info {
-    let mut info = [0; 128];
-    info[0..4].copy_from_slice(&(signal as i32).to_le_bytes());
-    info[8..12].copy_from_slice(&code.to_le_bytes());
-    info[16..20].copy_from_slice(&std::process::id().to_le_bytes());
-    info[20..24].copy_from_slice(&rustix::process::getuid().as_raw().to_le_bytes());
-    info
-}
-
-/// Whether the guest has sent the signal itself: to its process group, when it had its own share
-/// at once.
-pub(super) fn is_own(info: &Info) -> bool {
-    field(info, CODE) == libc::SI_USER && field(info, 16) as u32 == std::process::id()
-}
-
-/// Whether a signal has been sent to a single thread (`tgkill`).
-fn is_for_thread(info: &Info) -> bool {
-    field(info, CODE) == libc::SI_TKILL
-}
-
-/// Where a `siginfo_t` says how the signal was sent.
-pub(super) const CODE: usize = 8;
-
-/// A number in a `siginfo_t`.
-pub(super) fn field(info: &Info, at: usize) -> i32 {
-    i32::from_le_bytes([0, 1, 2, 3].map(|byte| info[at + byte]))
-}
-
-/// `siginfo_t` of a fault.
-pub(crate) fn fault_info(signal: i32, address: u64) -> Info {
-    const SI_KERNEL: i32 = 0x80;
-    const FIRST: i32 = 1;
-    let mut info = [0; 128];
-    // The kernel names no address with a trap.
-    let (code, address) = if signal == libc::SIGTRAP { (SI_KERNEL, 0) } else { (FIRST, address) };
-    info[0..4].copy_from_slice(&signal.to_le_bytes());
-    info[8..12].copy_from_slice(&code.to_le_bytes());
-    info[16..24].copy_from_slice(&address.to_le_bytes());
-    info
 }
 
 #[cfg(test)]

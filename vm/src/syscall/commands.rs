@@ -456,6 +456,39 @@ pub(crate) static QUOTACTL_FD: Commands = Commands {
     ..quota_commands!(443, "quotactl_fd", "diip")
 };
 
+/// `keyctl(command, ...)`.
+pub(crate) static KEYCTL: Commands = Commands {
+    code: |args| u64::from(args[0] as u32),
+    otherwise: Some(answer(250, "keyctl", libc::EOPNOTSUPP).noted()),
+    rows: &[
+        row(250, 0, "keyctl KEYCTL_GET_KEYRING_ID", "iii"),
+        row(250, 1, "keyctl KEYCTL_JOIN_SESSION_KEYRING", "is"),
+        put(250, 2, "keyctl KEYCTL_UPDATE", "iipl", &[bytes(2, Given(3))]),
+        row(250, 3, "keyctl KEYCTL_REVOKE", "ii"),
+        row(250, 4, "keyctl KEYCTL_CHOWN", "iiii"),
+        row(250, 5, "keyctl KEYCTL_SETPERM", "iii"),
+        get(250, 6, "keyctl KEYCTL_DESCRIBE", "iipl", &[bytes(2, Taken(3))]),
+        row(250, 7, "keyctl KEYCTL_CLEAR", "ii"),
+        row(250, 8, "keyctl KEYCTL_LINK", "iii"),
+        row(250, 9, "keyctl KEYCTL_UNLINK", "iii"),
+        row(250, 10, "keyctl KEYCTL_SEARCH", "iissi"),
+        get(250, 11, "keyctl KEYCTL_READ", "iipl", &[bytes(2, Taken(3))]),
+        put(250, 12, "keyctl KEYCTL_INSTANTIATE", "iipli", &[bytes(2, Given(3))]),
+        row(250, 13, "keyctl KEYCTL_NEGATE", "iiii"),
+        row(250, 14, "keyctl KEYCTL_SET_REQKEY_KEYRING", "ii"),
+        row(250, 15, "keyctl KEYCTL_SET_TIMEOUT", "iii"),
+        row(250, 16, "keyctl KEYCTL_ASSUME_AUTHORITY", "ii"),
+        get(250, 17, "keyctl KEYCTL_GET_SECURITY", "iipl", &[bytes(2, Taken(3))]),
+        row(250, 18, "keyctl KEYCTL_SESSION_TO_PARENT", "i"),
+        row(250, 19, "keyctl KEYCTL_REJECT", "iiiii"),
+        row(250, 21, "keyctl KEYCTL_INVALIDATE", "ii"),
+        row(250, 22, "keyctl KEYCTL_GET_PERSISTENT", "iii"),
+        row(250, 29, "keyctl KEYCTL_RESTRICT_KEYRING", "iiss"),
+        row(250, 30, "keyctl KEYCTL_MOVE", "iiiii"),
+        get(250, 31, "keyctl KEYCTL_CAPABILITIES", "ipl", &[bytes(1, Taken(2))]),
+    ],
+};
+
 /// `semctl(id, number, command, argument)`.
 pub(crate) static SEMCTL: Commands = Commands {
     code: |args| u64::from(args[2] as u32),

@@ -142,6 +142,8 @@ pub(crate) enum MachineCall {
     IoEvents,
     /// `semctl(GETALL)`: the kernel is asked first how many there are.
     AllSemaphores,
+    /// `vmsplice`: into a pipe, or out of one.
+    Vmsplice,
 }
 
 /// Where the bytes go that a call gives away.

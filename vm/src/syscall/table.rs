@@ -17,7 +17,7 @@
 //!   natively, too.
 
 use super::commands::{
-    CLOCK_NANOSLEEP, FCNTL, FUTEX, GETSOCKOPT, IOCTL, MSGCTL, PERSONALITY, PRCTL,
+    CLOCK_NANOSLEEP, FCNTL, FUTEX, GETSOCKOPT, IOCTL, KEYCTL, MSGCTL, PERSONALITY, PRCTL,
     PROCESS_VM_WRITEV, PTRACE, QUOTACTL, QUOTACTL_FD, SEMCTL, SHMCTL,
 };
 use super::shape::Count::{Given, Just, Taken};
@@ -317,7 +317,7 @@ pub(crate) static CALLS: &[Spec] = &[
         .writes(&[sized(2, WAIT_INFO).always(), object::<rusage>(4)]),
     pass(248, "add_key", "sspli", Kernel).reads(&[bytes(2, Given(3))]),
     pass(249, "request_key", "sssi", Kernel),
-    withheld(250, "keyctl"),
+    select(250, "keyctl", &KEYCTL),
     pass(251, "ioprio_set", "iii", Kernel),
     pass(252, "ioprio_get", "ii", Kernel),
     pass(253, "inotify_init", "", Kernel),
@@ -352,7 +352,7 @@ pub(crate) static CALLS: &[Spec] = &[
         .writes(&[object::<i64>(1), object::<i64>(3)]).moves(2),
     pass(276, "tee", "ddli", Kernel).moves(1),
     pass(277, "sync_file_range", "dlli", Kernel),
-    pass(278, "vmsplice", "dpli", Kernel).reads(VECTORS).sends(0, vectors(1, 2)),
+    machine(278, "vmsplice", "dpli", Kernel, M::Vmsplice).reads(VECTORS).sends(0, vectors(1, 2)),
     pass(279, "move_pages", "ilpppi", Kernel)
         .reads(&[array(2, 8, Given(1)), array(3, 4, Given(1))]).writes(&[array(4, 4, Given(1))]),
     pass(280, "utimensat", "dspi", Kernel).reads(&[object::<[timespec; 2]>(2)]),

@@ -63,17 +63,26 @@ pub(in crate::copy) fn is_compared(code: &[Instruction], at: usize) -> bool {
 
 /// The instruction that compares what the one at `at` loads, if that load [only compares](is_compared).
 pub(super) fn comparison(code: &[Instruction], at: usize) -> Option<&Instruction> {
-    let load = &code[at];
-    if load.memory_index() != Register::None {
-        return None;
+    match code[at].memory_index() {
+        Register::None => comparison_among(code, at, FURTHEST),
+        _ => None,
     }
+}
+
+/// The same of any load, and if the register that it loads is used first among the next so many instructions.
+pub(super) fn comparison_among(
+    code: &[Instruction],
+    at: usize,
+    furthest: usize,
+) -> Option<&Instruction> {
+    let load = &code[at];
     if compares(load) {
         return Some(load);
     }
     let loaded = load.op0_register().full_register();
     let is_it = |register: Register| register.full_register() == loaded;
     let points = |i: &Instruction| is_it(i.memory_base()) || is_it(i.memory_index());
-    let next = &code[first_use(code, at)?];
+    let next = &code[first_use_among(code, at, furthest)?];
     (compares(next) && !points(next)).then_some(next)
 }
 
@@ -88,6 +97,10 @@ fn compared_field(load: &Instruction) -> (Code, u64, Option<u64>) {
 /// Of the instruction at `at`, if it moves a load to a register: which of the next [`FURTHEST`] is the
 /// first to name that register.
 pub(in crate::copy) fn first_use(code: &[Instruction], at: usize) -> Option<usize> {
+    first_use_among(code, at, FURTHEST)
+}
+
+fn first_use_among(code: &[Instruction], at: usize, furthest: usize) -> Option<usize> {
     let load = &code[at];
     if !matches!(load.mnemonic(), Mnemonic::Mov | Mnemonic::Movzx)
         || load.op0_kind() != OpKind::Register
@@ -102,7 +115,7 @@ pub(in crate::copy) fn first_use(code: &[Instruction], at: usize) -> Option<usiz
             || is_it(i.memory_index())
             || registers.any(|(_, op)| is_it(i.op_register(op)))
     };
-    (at + 1..code.len()).take(FURTHEST).find(|&next| names(&code[next]))
+    (at + 1..code.len()).take(furthest).find(|&next| names(&code[next]))
 }
 
 /// What is reached from `sources` by at most so many steps: each to the neighbour that `step` says,

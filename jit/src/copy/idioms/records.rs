@@ -5,14 +5,14 @@
 //! its own record while others look; or a table has a pointer to each record. Such a loop compares a field
 //! of each record, and stores nothing. Loops that compute do not go on by a cache line or more in each
 //! round, nor do they take their pointers from a table. It is beside the locked instruction by which its
-//! thread goes on. Where a loop around it does nothing but wait, words side by side are records, too. In code
-//! that is not optimised, what is compared lies on the stack, and each round computes the record's address
-//! from its number.
+//! thread goes on. Where a loop around it does nothing but wait, words side by side are records, too. Some
+//! compilers compute the record's address from its number in each round; in code that is not optimised, what is
+//! compared lies on the stack.
 //!
 //! A loop right behind a fence that is nothing else may store what it has found, elsewhere: whoever retires a
 //! batch of objects has others see it, and then makes a list of the threads that may hold them still.
 
-use super::beside::is_compared;
+use super::beside::{comparison_among, is_compared};
 use super::fenced::meets_fence;
 use crate::common::is_call;
 use crate::copy::addresses::has_frame;
@@ -27,6 +27,8 @@ const LONGEST: usize = 96;
 const LINE: u64 = 64;
 /// Bytes of a pointer.
 const POINTER: u64 = size_of::<u64>() as u64;
+/// Instructions from a load to the comparison, with the next field's and the next record's between them.
+const ROUND: usize = 8;
 /// Instructions between a fence and a loop.
 const REACH: usize = 16;
 
@@ -76,12 +78,15 @@ pub(super) fn records(
         if instructions().any(|i| writes_others(i) && pointers.contains(&i.memory_base())) {
             continue;
         }
-        let elements = if is_plain { elements(instructions()) } else { BTreeSet::new() };
+        let elements = elements(instructions());
         found.extend(inside().filter(|&at| {
             let load = &code[at];
-            let base = load.memory_base();
+            let (base, index) = (load.memory_base(), load.memory_index());
+            let is_element = elements.contains(&base) && base != Register::RBP;
+            let of_element = is_element || elements.contains(&index);
             let is_field = pointers.contains(&base) && is_compared(code, at)
-                || elements.contains(&base) && base != Register::RBP;
+                || is_plain && is_element
+                || !is_plain && of_element && comparison_among(code, at, ROUND).is_some();
             beside[at] && is_field && is_candidate(load)
         }));
     }
@@ -95,8 +100,8 @@ fn is_only_fence(i: &Instruction) -> bool {
     i.mnemonic() == Mnemonic::Mfence || is_locked(i) && is_own()
 }
 
-/// The registers that have the address of a record in code that is not optimised: in each round, it
-/// computes the address from the number of the record.
+/// The registers that have the address of a record in code that computes it in each round from the
+/// record's number, or how far the record lies from the first.
 fn elements<'a>(code: impl Iterator<Item = &'a Instruction> + Clone) -> BTreeSet<Register> {
     let mut scaled = BTreeSet::new();
     for i in code.clone() {
@@ -115,7 +120,12 @@ fn elements<'a>(code: impl Iterator<Item = &'a Instruction> + Clone) -> BTreeSet
             && i.op1_kind() == OpKind::Register
             && (scaled.contains(&i.op0_register()) || scaled.contains(&i.op1_register()))
     };
-    let sums: Vec<Register> = code.filter(adds).map(|i| i.op0_register()).collect();
+    let points = |i: &&Instruction| {
+        let of_scaled = scaled.contains(&i.memory_base()) || scaled.contains(&i.memory_index());
+        i.code() == Code::Lea_r64_m && of_scaled
+    };
+    let is_sum = |i: &&Instruction| adds(i) || points(i);
+    let sums: Vec<Register> = code.filter(is_sum).map(|i| i.op0_register()).collect();
     scaled.extend(sums);
     scaled
 }
@@ -285,6 +295,46 @@ mod tests {
         assert_eq!(found(true, false), [2]);
         assert_eq!(found(false, false), [], "it searches");
         assert_eq!(found(true, true), [], "it does something else");
+    }
+
+    /// As clang compiles TBB's search of all threads' deques: `slot[i].pool && slot[i].head < slot[i].tail`.
+    #[test]
+    fn by_number() {
+        let found = |shift: i32| {
+            let code = assembled(|a| {
+                let (mut next, mut again) = (a.create_label(), a.create_label());
+                let (mut last, mut done) = (a.create_label(), a.create_label());
+                a.set_label(&mut next).unwrap();
+                a.inc(rdx).unwrap();
+                a.cmp(rdx, rax).unwrap();
+                a.jae(done).unwrap();
+                a.set_label(&mut again).unwrap();
+                a.mov(rsi, rdx).unwrap();
+                a.shl(rsi, shift).unwrap();
+                a.mov(r8, qword_ptr(rdi + rsi + 0x208)).unwrap();
+                a.test(r8, r8).unwrap();
+                a.je(next).unwrap();
+                a.lea(r8, qword_ptr(rdi + rsi)).unwrap();
+                a.mov(rsi, qword_ptr(r8 + 0x10)).unwrap();
+                a.mov(r8, qword_ptr(r8 + 0x90)).unwrap();
+                a.inc(rdx).unwrap();
+                a.cmp(rdx, rax).unwrap();
+                a.jae(last).unwrap();
+                a.cmp(rsi, r8).unwrap();
+                a.jae(again).unwrap();
+                a.set_label(&mut last).unwrap();
+                a.cmp(rsi, r8).unwrap();
+                a.set_label(&mut done).unwrap();
+                a.lock().cmpxchg(qword_ptr(rdi + 0xe8), rdx).unwrap();
+                a.ret().unwrap();
+            });
+            let locks: Vec<bool> = code.iter().map(is_locked).collect();
+            let pauses = pauses(&code, |_| Callee::Other);
+            let found = records(&code, &beside(&code, &locks), &pauses, &loops(&code));
+            found.into_iter().collect::<Vec<_>>()
+        };
+        assert_eq!(found(8), [5, 9, 10]);
+        assert_eq!(found(3), [], "an array of words");
     }
 
     /// As clang compiles `for (int i = 0; i < 4; i++) if (records[i].epoch) return;` without

@@ -120,3 +120,26 @@ fn a_fault_whose_signal_is_blocked_ends_the_process() {
     assert!(matches!(fault(), Taken::Handle(_)));
     assert!(matches!(fault(), Taken::Terminate(11)));
 }
+
+#[test]
+fn one_signal_of_a_timer_is_pending_and_counts_the_others() {
+    let of_timer = |timer: i32, missed: i32| {
+        let mut signal = signal(34);
+        for (at, value) in [(CODE, SI_TIMER), (TIMER, timer), (OVERRUN, missed)] {
+            signal.info[at..at + 4].copy_from_slice(&value.to_le_bytes());
+        }
+        signal
+    };
+    let (signals, ..) = two_threads();
+    signals.mask(MAIN, Some(!0));
+    signals.mask(OTHER, Some(!0));
+    for signal in [of_timer(1, 4), of_timer(2, 0), of_timer(1, 0), of_timer(1, 2), signal(34)] {
+        signals.send(Target::Process, signal);
+    }
+    let taken = || signals.wait(MAIN, !0, Some(Duration::ZERO)).expect("nobody interrupts");
+    // 4 at first, then one more, and one with 2 more.
+    assert_eq!(taken(), Some(of_timer(1, 8)));
+    assert_eq!(taken(), Some(of_timer(2, 0)));
+    assert_eq!(taken(), Some(signal(34)));
+    assert_eq!(taken(), None);
+}
