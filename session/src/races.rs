@@ -61,7 +61,8 @@ pub struct Side {
     pub pc: u64,
     /// The kernel accesses memory for the program.
     pub kernel: bool,
-    /// A recording can look out for it: it is an instruction's, or what a system call sends.
+    /// A recording can look out for it, and this one has not: it is an instruction's, or what a system call
+    /// sends.
     #[serde(skip)]
     pub watchable: bool,
     /// Where that is.

@@ -170,12 +170,17 @@ struct Watched {
     alone: BTreeSet<u64>,
 }
 
-fn watched_places(trace: &Trace, blocks: &[CodeBlock]) -> crate::Result<Watched> {
+/// The plain loads and stores that a recording with these blocks has watched.
+pub(crate) fn watched_sites(blocks: &[CodeBlock]) -> BTreeSet<u64> {
     let sites = |block: &CodeBlock| {
         let pc = block.pc;
         block.loads.clone().into_iter().map(move |offset| pc.wrapping_add(u64::from(offset)))
     };
-    let mut sites: BTreeSet<u64> = blocks.iter().flat_map(sites).collect();
+    blocks.iter().flat_map(sites).collect()
+}
+
+fn watched_places(trace: &Trace, blocks: &[CodeBlock]) -> crate::Result<Watched> {
+    let mut sites = watched_sites(blocks);
     let (mut places, mut alone) = (BTreeSet::new(), BTreeSet::new());
     let every_access = trace.header().order.is_of_every_access();
     for thread in (0..trace.threads()).map(ThreadId) {

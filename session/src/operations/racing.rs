@@ -1,7 +1,7 @@
 //! Explaining a divergence: a second replay, under a race detector, finds the accesses that raced.
 
 use crate::error::{Context, bail};
-use crate::machine::{RaceSearch, Raced};
+use crate::machine::{self, RaceSearch, Raced};
 use crate::protocol::Request;
 use crate::races::{Pair, Races, Side};
 use crate::replayed::Divergence;
@@ -13,7 +13,7 @@ use refrain_analysis::{self as analysis, Act, Atomics, Code as ProgramCode, Tapp
 use refrain_trace::payload::{Effect, SyscallRecord};
 use refrain_trace::{Event, EventId, EventKind, Executed, Module, ThreadId, Trace, common};
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
@@ -87,11 +87,20 @@ impl Session {
             None => self.ask(file, &request)?,
         };
         let cause = Cause::new(&trace, divergence)?;
-        let mut races = merge(found.races);
+        let watched = match divergence {
+            Some(_) => machine::watched_sites(&trace.blocks()?),
+            None => BTreeSet::new(),
+        };
+        let mut races = unordered(merge(found.races), &watched);
         races.sort_by_key(|race| cause.distance(race));
         let mut symbols = Symbols::new(trace.modules());
-        let pairs = races.iter().map(|race| pair(race, cause.is_library(race), &mut symbols));
-        Ok(Races { pairs: pairs.collect(), ..Races::default() })
+        let pair = |race: &analysis::Race| Pair {
+            count: race.count,
+            in_library: cause.is_library(race),
+            first: side(&race.first, &watched, &mut symbols),
+            second: side(&race.second, &watched, &mut symbols),
+        };
+        Ok(Races { pairs: races.iter().map(pair).collect(), ..Races::default() })
     }
 
     /// Shows `look` what the threads of a trace do, in one order; why these are not all steps, if so.
@@ -321,16 +330,18 @@ fn event_at(trace: &Trace, divergence: &Divergence) -> crate::Result<Option<Even
     Ok(cursor.next()?)
 }
 
-fn pair(race: &analysis::Race, in_library: bool, symbols: &mut Symbols) -> Pair {
-    Pair {
-        count: race.count,
-        in_library,
-        first: side(&race.first, symbols),
-        second: side(&race.second, symbols),
+/// The races that may make a replay diverge: accesses that the recording watched on both sides happen in the
+/// replay as in the recording. All, if there are no others.
+fn unordered(races: Vec<analysis::Race>, watched: &BTreeSet<u64>) -> Vec<analysis::Race> {
+    let is_ordered = |side: &analysis::Side| side.act == Act::Atomic || watched.contains(&side.pc);
+    let is_open = |race: &analysis::Race| !(is_ordered(&race.first) && is_ordered(&race.second));
+    match races.iter().any(is_open) {
+        true => races.into_iter().filter(is_open).collect(),
+        false => races,
     }
 }
 
-fn side(side: &analysis::Side, symbols: &mut Symbols) -> Side {
+fn side(side: &analysis::Side, watched: &BTreeSet<u64>, symbols: &mut Symbols) -> Side {
     let verb = match (side.reads, side.writes) {
         (true, true) => "updates",
         (_, true) => "writes",
@@ -357,7 +368,7 @@ fn side(side: &analysis::Side, symbols: &mut Symbols) -> Side {
         size: side.size,
         pc: side.pc,
         kernel: side.act == Act::Kernel,
-        watchable: side.act != Act::Kernel || !side.writes,
+        watchable: (side.act != Act::Kernel || !side.writes) && !watched.contains(&side.pc),
         place: symbols.place(code),
     }
 }
@@ -367,6 +378,34 @@ mod tests {
     use super::*;
     use refrain_trace::payload;
     use refrain_trace::{BlobId, HAS_PAYLOAD, Header, Writer};
+
+    /// What the recording has watched on both sides is no cause, unless nothing else raced.
+    #[test]
+    fn what_was_watched_is_no_cause() {
+        let side = |pc, act| analysis::Side {
+            thread: ThreadId(0),
+            event: EventId(1),
+            address: 0x1000,
+            size: 8,
+            pc,
+            reads: true,
+            writes: true,
+            act,
+        };
+        let race = |first, second| analysis::Race {
+            first,
+            second,
+            count: 1,
+            block: None,
+            after_free: false,
+        };
+        let watched = BTreeSet::from([0x10]);
+        let known = race(side(0x10, Act::Plain), side(0x20, Act::Atomic));
+        let unknown = race(side(0x10, Act::Plain), side(0x30, Act::Plain));
+        let both = vec![known.clone(), unknown.clone()];
+        assert_eq!(unordered(both, &watched), [unknown]);
+        assert_eq!(unordered(vec![known.clone()], &watched), [known]);
+    }
 
     /// What a shell script executes is learned, not the shell.
     #[test]
