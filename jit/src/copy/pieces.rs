@@ -30,8 +30,8 @@ const LENGTH: usize = 5;
 /// Bytes of the longest instruction.
 const LONGEST: usize = 15;
 
-/// Modules whose files are kept open.
-const MOST_FILES: usize = 192;
+/// Modules whose files are kept open: the recorder has room for a few hundred descriptors.
+const MOST_FILES: usize = 96;
 
 /// The code that was searched.
 #[derive(Default)]
