@@ -314,6 +314,11 @@ impl AddressSpace {
         unsafe { kernel(libc::SYS_mremap, [old, old_len, new_len, flags, target, 0]) }
     }
 
+    /// The program break.
+    pub(crate) fn program_break(&self) -> u64 {
+        self.brk
+    }
+
     /// Moves the program break; the break as it is then.
     pub(crate) fn brk(&mut self, wanted: u64) -> i64 {
         if self.heap.contains(&wanted) {

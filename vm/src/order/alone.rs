@@ -20,9 +20,9 @@
 //! counts, and closes the window. Who ends that says so, has the kernel order all processors, and waits
 //! until the window is closed; then it knows the number of loads. So what the thread loads while it is
 //! alone comes behind everything that others have done before, and before everything that they do
-//! after. A replay keeps both. So if a word has changed in memory since the thread's last load of it, the
-//! thread has stored there what it stored in the recording; and if not, the load reads what that
-//! one read. The order of events is one of real time, so no replay can wait in a circle.
+//! after. A replay keeps both, so its first load of a word reads what it read in the recording. If the word has
+//! changed in memory since the thread's last load of it, the thread has stored there what it stored in the
+//! recording; and if not, the load reads what that one read. The order of events is one of real time, so no replay can wait in a circle.
 
 use super::owners::handover;
 use super::{LastMet, Met};
@@ -31,6 +31,7 @@ use crate::host;
 use crate::record::log::{Closed, Log};
 use crate::slots::Tickets;
 use refrain_trace::{ThreadId, accessed, order};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -41,6 +42,44 @@ const PATIENCE: u32 = 1 << 10;
 const MOST_PATIENCE: u32 = 1 << 16;
 /// How long a thread is alone for at least, if that is worth the handovers.
 pub(super) const SHORT: Duration = Duration::from_micros(500);
+
+/// What the counter of a slot never stands at: a load when the thread is alone no more has an event.
+const NO_VERSION: u64 = u64::MAX;
+
+/// Memory that a thread has had mapped since it is alone. Nobody else has touched it.
+#[derive(Default)]
+pub(crate) struct Fresh(Vec<Range<u64>>);
+
+impl Fresh {
+    /// So many ranges are known, the last ones.
+    const MOST: usize = 16;
+
+    pub(crate) fn add(&mut self, range: Range<u64>) {
+        if range.is_empty() {
+            return;
+        }
+        if let Some(beside) = self.0.iter_mut().find(|it| it.end == range.start) {
+            beside.end = range.end;
+        } else if let Some(beside) = self.0.iter_mut().find(|it| it.start == range.end) {
+            beside.start = range.start;
+        } else {
+            if self.0.len() == Fresh::MOST {
+                self.0.remove(0);
+            }
+            self.0.push(range);
+        }
+    }
+
+    #[inline]
+    fn has(&self, address: u64) -> bool {
+        self.0.iter().any(|range| range.contains(&address))
+    }
+
+    /// The thread is alone anew: others may have touched all that there is.
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+}
 
 /// What all threads share.
 pub(crate) struct Alone {
@@ -93,18 +132,29 @@ impl Asking {
 }
 
 impl LastMet {
-    /// In a recording: what a watched load reads, if its thread is alone and has met the word since; the load
-    /// is counted. (Called by translated code: see `order::record`. Most of these loads translated code
-    /// executes by itself.)
+    /// In a recording: what a watched load reads, if its thread is alone, and has met the word since or had its
+    /// memory mapped since; the load is counted. (Called by translated code: see `order::record`. Most of these
+    /// loads translated code executes by itself.)
     pub(crate) fn load_alone(
         &mut self,
         (address, size): (u64, u8),
+        (fresh, tickets): (&Fresh, &Tickets),
         read: impl FnOnce() -> Option<u64>,
     ) -> Option<u64> {
         if self.alone.load(Ordering::Relaxed) == 0 {
             return None;
         }
-        let met = *self.at(address, size)?;
+        let slot = order::slot(address);
+        let met = match self.at(address, size) {
+            Some(&met) => met,
+            None if fresh.has(address) && tickets.given(slot) == 0 => Met {
+                tag: Met::tag(address, size),
+                counter: tickets.counter(slot),
+                version: NO_VERSION,
+                value: 0,
+            },
+            None => return None,
+        };
         self.window.store(1, Ordering::Relaxed);
         // Who ends it has the kernel order the processors.
         compiler_fence(Ordering::SeqCst);
@@ -122,13 +172,16 @@ impl LastMet {
 
     /// In a replay: what a watched load without an event reads, if its thread is alone. What is in memory now
     /// is what was there when the thread met the word last, or the thread has stored it since.
-    pub fn replay_alone(&mut self, (address, size): (u64, u8), memory: u64) -> Option<u64> {
-        let mut met = *self.at(address, size)?;
+    pub fn replay_alone(&mut self, (address, size): (u64, u8), memory: u64) -> u64 {
+        let Some(&(mut met)) = self.at(address, size) else {
+            self.meet((address, size), memory, 0, memory);
+            return memory;
+        };
         if memory != met.version {
             met = Met { value: memory, version: memory, ..met };
             self.entries[Self::place(address, size)] = met;
         }
-        Some(met.value)
+        met.value
     }
 
     /// From here on the thread is alone: it meets every word anew.
@@ -196,7 +249,7 @@ impl Alone {
 
 #[cfg(test)]
 mod tests {
-    use super::{Asking, Barrier, LastMet, MOST_PATIENCE, PATIENCE};
+    use super::{Asking, Barrier, Fresh, LastMet, MOST_PATIENCE, PATIENCE, Tickets, order};
     use std::sync::atomic::Ordering;
     use std::thread;
 
@@ -226,32 +279,56 @@ mod tests {
     #[test]
     fn what_a_thread_that_is_alone_loads_is_counted() {
         let mut met = LastMet::new();
-        let load = |met: &mut LastMet, value| met.load_alone(WORD, || Some(value));
+        let tickets = Tickets::new();
+        let mut fresh = Fresh::default();
+        fresh.add(WORD.0..WORD.0 + 8);
+        let ways = (&fresh, &tickets);
+        let load = |met: &mut LastMet, value| met.load_alone(WORD, ways, || Some(value));
         met.meet(WORD, 1, 0, 0);
         assert_eq!(load(&mut met, 1), None, "it is not alone");
         met.begin_alone();
-        assert_eq!(load(&mut met, 1), None, "it meets the word anew");
-        met.meet(WORD, 1, 0, 0);
         assert_eq!((load(&mut met, 2), load(&mut met, 3)), (Some(2), Some(3)));
-        assert_eq!(met.load_alone(WORD, || None), None, "it cannot be read");
+        assert_eq!(met.load_alone(WORD, ways, || None), None, "it cannot be read");
         assert_eq!(
             (met.unrecorded.load(Ordering::Relaxed), met.at(WORD.0, 8).unwrap().value),
             (2, 3)
         );
+        let (_, version) = tickets.among(order::slot(WORD.0), || ());
+        assert_ne!(met.at(WORD.0, 8).unwrap().version, version, "later, a load has an event");
+        met.forget();
+        let old = met.load_alone(WORD, (&Fresh::default(), &tickets), || Some(4));
+        assert_eq!(old, None, "others may have stored there before");
+        tickets.take(order::slot(WORD.0));
+        assert_eq!(load(&mut met, 4), None, "somebody has stored there");
+        met.meet(WORD, 4, 0, 1);
+        assert_eq!(load(&mut met, 5), Some(5));
         met.end_alone(&Barrier::new());
         assert_eq!(met.window.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn ranges_grow_together() {
+        let mut fresh = Fresh::default();
+        for start in [0x5000, 0x1000, 0x6000, 0x4000] {
+            fresh.add(start..start + 0x1000);
+        }
+        assert_eq!(fresh.0, [0x4000..0x7000, 0x1000..0x2000]);
+        assert!(fresh.has(0x4fff) && fresh.has(0x1000) && !fresh.has(0x2000));
+        (0..Fresh::MOST as u64).for_each(|at| fresh.add(at << 20..(at << 20) + 1));
+        assert_eq!(fresh.0.len(), Fresh::MOST);
+        assert!(!fresh.has(0x4fff), "the oldest ones are forgotten");
     }
 
     /// In a replay, memory may be ahead of what a load with an event read.
     #[test]
     fn a_replay_tells_own_stores_from_those_that_were_there() {
         let mut met = LastMet::new();
-        assert_eq!(met.replay_alone(WORD, 5), None);
+        assert_eq!(met.replay_alone(WORD, 5), 5, "what nobody has stored to");
         met.meet(WORD, 5, 0, 7);
-        assert_eq!(met.replay_alone(WORD, 7), Some(5), "it was there when the load read 5");
-        assert_eq!(met.replay_alone(WORD, 8), Some(8));
-        assert_eq!(met.replay_alone(WORD, 8), Some(8));
-        assert_eq!(met.replay_alone(WORD, 7), Some(7), "the thread has stored it again");
+        assert_eq!(met.replay_alone(WORD, 7), 5, "it was there when the load read 5");
+        assert_eq!(met.replay_alone(WORD, 8), 8);
+        assert_eq!(met.replay_alone(WORD, 8), 8);
+        assert_eq!(met.replay_alone(WORD, 7), 7, "the thread has stored it again");
     }
 
     #[test]

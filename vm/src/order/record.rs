@@ -128,7 +128,7 @@ impl FastPathState {
             // SAFETY: as above; the thread's own, which is not appending.
             let met = unsafe { &mut *(*self.log).last_met() };
             let read = || self.pages.known_operand(address, size);
-            if let Some(value) = met.load_alone((address, size), read) {
+            if let Some(value) = met.load_alone((address, size), (&self.fresh, tickets), read) {
                 access.value = value;
                 return Some(());
             }
@@ -436,8 +436,9 @@ impl GuestThread {
             }
             // SAFETY: the thread's own, which is not appending.
             let met = unsafe { &mut *self.log.last_met() };
-            let read = || self.fast_path.pages.operand(address, size);
-            if let Some(value) = met.load_alone((address, size), read) {
+            let FastPathState { pages, fresh, .. } = &mut *self.fast_path;
+            let (ways, read) = ((&*fresh, &self.machine.tickets), || pages.operand(address, size));
+            if let Some(value) = met.load_alone((address, size), ways, read) {
                 return self.cpu.step_load(&mut self.context, value);
             }
         }

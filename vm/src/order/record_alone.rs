@@ -45,6 +45,7 @@ impl GuestThread {
                     self.append(Event { object, ticket, nr: accessed::ALONE, ..event }, None);
                 }
                 state.thread = Some((self.id, Instant::now()));
+                self.fast_path.fresh.clear();
                 // SAFETY: the thread's own, which is not appending.
                 unsafe { &mut *self.log.last_met() }.begin_alone();
             }

@@ -213,15 +213,12 @@ impl FastPathState {
         (address, size): (u64, u8),
         read: impl FnOnce(&mut KnownPages) -> Option<u64>,
     ) -> Option<u64> {
-        self.met.at(address, size)?;
-        let memory = self.is_alone().then(|| read(&mut self.pages));
-        if memory == Some(None) || !self.count_down() {
-            return None;
+        if self.is_alone() {
+            let memory = read(&mut self.pages)?;
+            return self.count_down().then(|| self.met.replay_alone((address, size), memory));
         }
-        match memory.flatten() {
-            Some(memory) => self.met.replay_alone((address, size), memory),
-            None => self.met.at(address, size).map(|met| met.value),
-        }
+        let value = self.met.at(address, size)?.value;
+        self.count_down().then_some(value)
     }
 
     /// From here on the thread is alone.

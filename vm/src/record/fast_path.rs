@@ -22,7 +22,7 @@ use crate::hooks::Hook;
 use crate::host;
 use crate::kick::Attention;
 use crate::known_pages::KnownPages;
-use crate::order::alone::Asking;
+use crate::order::alone::{Asking, Fresh};
 use crate::order::in_progress::{Accesses, Held};
 use crate::order::owners::{Owners, Visited};
 use crate::slots::Tickets;
@@ -164,6 +164,8 @@ pub(crate) struct FastPathState {
     pub(crate) accesses: Option<Accesses>,
     /// When the thread asks whether it is alone.
     pub(crate) asking: Asking,
+    /// What it has had mapped since it is alone.
+    pub(crate) fresh: Fresh,
 }
 
 impl Default for FastPathState {
@@ -185,6 +187,7 @@ impl Default for FastPathState {
             visited: Visited::new(),
             accesses: None,
             asking: Asking::default(),
+            fresh: Fresh::default(),
         }
     }
 }

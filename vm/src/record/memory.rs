@@ -39,7 +39,7 @@ impl GuestThread {
             machine.log.pages();
         }
         let replaced = space.replaced_by(what, args);
-        let from = host::ticks();
+        let (from, brk) = (host::ticks(), space.program_break());
         let result = match machine.forbids_generated_code && would_hold_generated_code(what, args) {
             true => {
                 machine.notice(Notice::ForbiddenCode);
@@ -74,8 +74,13 @@ impl GuestThread {
         let (mut file, mut shown) = (0, Content::default());
         match what {
             _ if result < 0 => {}
+            MachineCall::Brk => self.fast_path.fresh.add(page_up(brk)..page_up(result as u64)),
             MachineCall::Mmap => {
                 let start = result as u64;
+                if args[3] as i32 & (libc::MAP_ANONYMOUS | libc::MAP_SHARED) == libc::MAP_ANONYMOUS
+                {
+                    self.fast_path.fresh.add(start..start + page_up(args[1]));
+                }
                 machine.mapped.unmap(&(start..start + page_up(args[1])));
                 shown = self.file_content(start, args).unwrap_or_default();
                 file = self.keep_shared(what, args, start);
