@@ -14,6 +14,7 @@ use iced_x86::{
     Decoder, DecoderOptions, EncodingKind, Instruction, InstructionInfoFactory, MemorySize,
     Mnemonic, OpAccess, OpKind, Register,
 };
+use memchr::memchr3_iter;
 use refrain_trace::fixed::FixedSet;
 use refrain_vm::OrderedKind;
 
@@ -129,12 +130,17 @@ impl<'a> Window<'a> {
 
 /// Whether some byte may be where a locked instruction begins; `false` is certain.
 pub(super) fn may_hold_locked(code: &[u8]) -> bool {
-    code.iter().any(may_begin_locked)
+    may_begin_locked(code).next().is_some()
 }
 
-/// Whether a byte is a lock prefix or an opcode of `xchg`.
-fn may_begin_locked(byte: &u8) -> bool {
-    matches!(byte, 0xf0 | 0x86 | 0x87)
+/// The lock prefix, which compilers write before all others.
+pub(super) const LOCK: u8 = 0xf0;
+/// The opcodes of `xchg`, which locks without the prefix.
+pub(super) const XCHG: [u8; 2] = [0x86, 0x87];
+
+/// Where in some bytes of code a locked instruction may begin; nowhere else does one.
+pub(super) fn may_begin_locked(code: &[u8]) -> impl Iterator<Item = usize> + '_ {
+    memchr3_iter(LOCK, XCHG[0], XCHG[1], code)
 }
 
 /// Whether an instruction writes its one explicit operand of at most eight bytes from registers, locked

@@ -5,11 +5,11 @@
 //! its prefix, or by the opcode of `xchg`. Other bytes hardly ever look like that, and then a function more or
 //! less is looked at, or a variable is taken for a lock.
 
-use super::ordered::is_locked;
+use super::ordered::{LOCK, is_locked, may_begin_locked};
 use crate::accesses::constant_address;
 use crate::memory::read_guest;
 use iced_x86::{Decoder, DecoderOptions, Instruction, Register};
-use memchr::{memchr_iter, memchr3_iter};
+use memchr::memchr_iter;
 use refrain_trace::fixed::FixedMap;
 use refrain_vm::ReadCode;
 use refrain_vm::layout::LIBRARIES;
@@ -22,9 +22,6 @@ const PIECE: u64 = 64 << 10;
 const NEIGHBOURS: u64 = 8;
 /// The opcode of a near call.
 const CALL: u8 = 0xe8;
-/// The lock prefix, which comes first where compilers write it, and the opcodes of `xchg`.
-const LOCK: u8 = 0xf0;
-const XCHG: [u8; 2] = [0x86, 0x87];
 /// Bytes of a near call.
 const LENGTH: usize = 5;
 /// Bytes of the longest instruction.
@@ -188,7 +185,7 @@ fn calls(base: u64, bytes: &[u8], is_function: impl Fn(u64) -> bool) -> Box<[(u6
 fn locked_operands(base: u64, bytes: &[u8]) -> Locked {
     let beginnings = &bytes[..bytes.len().min(PIECE as usize)];
     let (mut variables, mut fields) = (BTreeSet::new(), BTreeSet::new());
-    for offset in memchr3_iter(LOCK, XCHG[0], XCHG[1], beginnings) {
+    for offset in may_begin_locked(beginnings) {
         let code = &bytes[offset..bytes.len().min(offset + LONGEST)];
         if !may_name_word(code) {
             continue;
@@ -235,6 +232,7 @@ fn is_prefix(byte: u8) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::copy::ordered::XCHG;
     use rand_xoshiro::SplitMix64;
     use rand_xoshiro::rand_core::{Rng, SeedableRng};
 

@@ -24,7 +24,7 @@ impl FastPathState {
     pub(super) fn access(&mut self, access: &OrderedAccess) -> Option<()> {
         let &OrderedAccess { address, size, kind, pc, sp, .. } = access;
         let accesses = self.accesses.as_mut()?;
-        // SAFETY: it is there as long as the thread runs guest code.
+        // SAFETY: the machine owns the lines, and lives as long as the thread runs guest code.
         let lines = unsafe { &*accesses.lines };
         let write = kind == OrderedKind::Write;
         let span = Span { start: address, len: size.into(), write };
@@ -48,7 +48,7 @@ impl FastPathState {
         if elsewhere::is_any() {
             return None;
         }
-        // SAFETY: it is there as long as the thread runs guest code.
+        // SAFETY: the machine owns the lines, and lives as long as the thread runs guest code.
         let (filter, lines) = (accesses.filter, unsafe { &*accesses.lines });
         filter.set_window(true);
         let mut is_mine = |&span: &Span| {
@@ -74,7 +74,7 @@ impl FastPathState {
         let (tickets, log, context) = unsafe { (&*self.tickets, &*self.log, &*self.context) };
         let accesses = self.accesses.as_mut()?;
         let (holds, write) = (kind != OrderedKind::Target, kind == OrderedKind::Write);
-        // SAFETY: it is there as long as the thread runs guest code.
+        // SAFETY: the machine owns the lines, and lives as long as the thread runs guest code.
         let lines = unsafe { &*accesses.lines };
         if let &[line] = contended {
             let next = || tickets.given(order::slot(line));

@@ -1,9 +1,9 @@
-//! Stores to other fields of what a locked instruction counts in: who adds to `object->count` by one, and puts
-//! down right beside it in `object->last` what was counted.
+//! Stores to an object that a thread counts in: the thread adds to one field of the object by a locked instruction,
+//! and stores to another field a few instructions before or after that.
 //!
-//! Who counts like that shares the object with others, and shows no lock that would guard it. So others may look
-//! at what is stored there without a lock, too. An exchange may have taken a lock, which guards the object then: a
-//! function that exchanges fields of the object is left out.
+//! The locked instruction tells that threads share the object, and that no lock of the library's guards the count.
+//! So another thread may load the other field without a lock, too. But an exchange of a field may take a lock in
+//! the object, which guards the other fields. So the idiom leaves a function out that exchanges a field nearby.
 
 use super::beside::connected;
 use crate::copy::addresses::SymbolicAddress;
@@ -28,19 +28,19 @@ pub(super) fn siblings(code: &[Instruction], addresses: &[Option<SymbolicAddress
     if !adds.contains(&true) {
         return Vec::new();
     }
-    let locked = |adding: bool| {
-        let adds = &adds;
-        let other = (0..code.len()).filter(move |&at| is_locked(&code[at]) && adds[at] == adding);
-        other.filter_map(|at| addresses[at])
+    let locked = (0..code.len()).filter(|&at| is_locked(&code[at]));
+    let (counters, others): (Vec<usize>, Vec<usize>) = locked.partition(|&at| adds[at]);
+    let is_near = |field: SymbolicAddress, locked: &[usize]| {
+        let mut fields = locked.iter().filter_map(|&at| addresses[at]);
+        fields.any(|other| other.is_near(field, FURTHEST))
     };
     let beside = connected(code, &adds, REACH);
     let is_sibling = |at: usize| {
         let is_plain = code[at].mnemonic() == Mnemonic::Mov && is_store(&code[at]);
-        let is_near = |field: SymbolicAddress| {
-            locked(true).any(|counter| counter.is_near(field, FURTHEST))
-                && !locked(false).any(|other| other.is_near(field, FURTHEST))
-        };
-        beside[at] && is_plain && is_object(&code[at]) && addresses[at].is_some_and(is_near)
+        beside[at]
+            && is_plain
+            && is_object(&code[at])
+            && addresses[at].is_some_and(|it| is_near(it, &counters) && !is_near(it, &others))
     };
     (0..code.len()).filter(|&at| is_sibling(at)).collect()
 }

@@ -220,7 +220,7 @@ const RARE: [fn(&mut CodeAssembler); 35] = [
     |a| {
         a.mov(esi, 0x40).unwrap();
         a.mov(rax, qword_ptr(rdi + rsi)).unwrap();
-        // The address of an array, of what lies behind the code.
+        // The address of the array that lies behind the code, by a `lea` that is relative to itself.
         a.db(&[0x4c, 0x8d, 0x15]).unwrap();
         a.dd(&[TABLE as u32]).unwrap();
         a.lea(rdx, qword_ptr(r10 + rax * 8)).unwrap();
