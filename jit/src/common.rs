@@ -30,16 +30,27 @@ pub(crate) fn is_call(instruction: &Instruction) -> bool {
     matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall)
 }
 
+/// Whether this `movsd` is the one on strings.
+fn is_string(movsd: &Instruction) -> bool {
+    !matches!(movsd.op0_kind(), OpKind::Register | OpKind::Memory)
+}
+
 /// What a common instruction does with memory, which is all in its one operand there:
 /// [`OpAccess::None`] if it has none. `None` for the other instructions.
 pub(crate) fn memory_access(instruction: &Instruction) -> Option<OpAccess> {
     use Mnemonic::*;
     let is_memory = |at: u32| instruction.op_kind(at) == OpKind::Memory;
     let written = match instruction.mnemonic() {
-        Mov => OpAccess::Write,
+        Mov | Movups | Movaps | Movupd | Movapd | Movdqu | Movdqa | Movq | Movd | Movss | Sete
+        | Setne | Setb | Setae | Seta | Setbe | Setl | Setle | Setg | Setge => OpAccess::Write,
+        Movsd if !is_string(instruction) => OpAccess::Write,
         Movzx | Movsx | Movsxd | Cmp | Test => OpAccess::Read,
-        Add | Sub | And | Or | Xor => OpAccess::ReadWrite,
-        Lea | Nop | Endbr64 | Je | Jne | Jb | Jae | Ja | Jbe => return Some(OpAccess::None),
+        Add | Sub | And | Or | Xor | Shl | Shr | Sar | Inc | Dec | Neg | Not | Adc | Sbb => {
+            OpAccess::ReadWrite
+        }
+        Lea | Nop | Endbr64 | Je | Jne | Jb | Jae | Ja | Jbe | Jl | Jle | Jg | Jge | Js | Jns => {
+            return Some(OpAccess::None);
+        }
         _ => return None,
     };
     Some(match (is_memory(0), is_memory(1)) {
@@ -49,16 +60,31 @@ pub(crate) fn memory_access(instruction: &Instruction) -> Option<OpAccess> {
     })
 }
 
-/// Whether the only general register that a common instruction writes is its first operand, or it
-/// writes none.
-fn writes_first(instruction: &Instruction) -> Option<bool> {
+/// The general registers, whole, that a common instruction writes, or may write; [`Register::None`] stands for
+/// none. `None` for the other instructions.
+#[rustfmt::skip]
+fn written(instruction: &Instruction) -> Option<[Register; 2]> {
     use Mnemonic::*;
-    match instruction.mnemonic() {
-        Mov | Lea | Movzx | Movsx | Movsxd | Add | Sub | And | Or | Xor => {
-            let is_register = instruction.op0_kind() == OpKind::Register;
-            (!is_register || instruction.op0_register().is_gpr()).then_some(is_register)
+    let first = || match instruction.op0_kind() {
+        OpKind::Register if instruction.op0_register().is_gpr() => {
+            instruction.op0_register().full_register()
         }
-        Cmp | Test | Nop | Endbr64 | Jmp | Je | Jne | Jb | Jae | Ja | Jbe => Some(false),
+        _ => Register::None,
+    };
+    match instruction.mnemonic() {
+        Cmp | Test | Nop | Endbr64 | Jmp | Je | Jne | Jb | Jae | Ja | Jbe | Jl | Jle | Jg | Jge | Js | Jns => {
+            Some([Register::None; 2])
+        }
+        Mov | Lea | Movzx | Movsx | Movsxd | Add | Sub | And | Or | Xor | Shl | Shr | Sar | Rol | Ror | Adc | Sbb
+        | Inc | Dec | Neg | Not | Bswap | Cmove | Cmovne | Cmovb | Cmovae | Cmova | Cmovbe | Cmovl | Cmovle
+        | Cmovg | Cmovge | Cmovs | Cmovns | Sete | Setne | Setb | Setae | Seta | Setbe | Setl | Setle | Setg
+        | Setge | Movups | Movaps | Movupd | Movapd | Movdqu | Movdqa | Movq | Movd | Movss | Xorps | Pxor
+        | Addss | Addsd | Mulss | Mulsd | Subss | Subsd => Some([first(), Register::None]),
+        // With one operand, it writes two registers that it does not name.
+        Imul if instruction.op_count() > 1 => Some([first(), Register::None]),
+        Movsd if !is_string(instruction) => Some([first(), Register::None]),
+        Push | Call | Ret => Some([Register::RSP, Register::None]),
+        Pop => Some([first(), Register::RSP]),
         _ => None,
     }
 }
@@ -82,9 +108,10 @@ pub(crate) fn each_written(
     factory: &mut InstructionInfoFactory,
     mut say: impl FnMut(Register),
 ) {
-    match writes_first(instruction) {
-        Some(true) => say(instruction.op0_register().full_register()),
-        Some(false) => {}
+    match written(instruction) {
+        Some(registers) => {
+            registers.into_iter().filter(|&it| it != Register::None).for_each(say);
+        }
         None => {
             let options = InstructionInfoOptions::NO_MEMORY_USAGE;
             let used = factory.info_options(instruction, options).used_registers();
@@ -136,16 +163,16 @@ pub(crate) mod tests {
         let mut factory = InstructionInfoFactory::new();
         let mut count = 0;
         for i in of_all_kinds() {
-            let Some(first) = writes_first(&i) else { continue };
+            let Some(said) = written(&i) else { continue };
             let used = factory.info(&i).used_registers();
-            let written: BTreeSet<Register> = used
+            let all: BTreeSet<Register> = used
                 .iter()
                 .filter(|used| !matches!(used.access(), OpAccess::Read | OpAccess::CondRead))
                 .map(|used| used.register().full_register())
                 .filter(|register| register.is_gpr())
                 .collect();
-            let expected = first.then(|| i.op0_register().full_register());
-            assert_eq!(written, expected.into_iter().collect(), "{i}");
+            let said = said.into_iter().filter(|&it| it != Register::None);
+            assert_eq!(said.collect::<BTreeSet<_>>(), all, "{i}");
             count += 1;
         }
         assert!(count > 10_000, "{count}");

@@ -11,12 +11,10 @@
 //! may lie before the rest of it, so that nothing but branches back leads there.) Where the pass is
 //! wrong, an access more or less is watched.
 
-use super::loops::{ends_here, target};
+use super::listing::{Listing, numbers};
 use crate::accesses::constant_address;
-use crate::common::{CLOBBERED, each_written, is_call, is_padding};
-use iced_x86::{
-    Code, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register,
-};
+use crate::common::CLOBBERED;
+use iced_x86::{Code, FlowControl, Instruction, Mnemonic, OpKind, Register};
 use refrain_trace::fixed::{FixedMap, FixedSet};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -193,16 +191,19 @@ impl FromIterator<SymbolicAddress> for SymbolicAddresses {
 }
 
 /// What the memory operand of each instruction of a function names, as far as that is known.
-pub(super) fn symbolic_addresses(code: &[Instruction]) -> Vec<Option<SymbolicAddress>> {
+pub(super) fn symbolic_addresses(code: &Listing) -> Vec<Option<SymbolicAddress>> {
     let mut addresses = Vec::with_capacity(code.len());
-    pass(code, |pass, at| addresses.push(pass.operand(&code[at])));
+    pass(code, |pass, at| {
+        let operand = if code.has_memory(at) { pass.operand(&code[at]) } else { None };
+        addresses.push(operand);
+    });
     addresses
 }
 
 /// Calls `see` at each branch of a function, calls among them: with its index, and what is found in
 /// registers where it leads to.
 pub(super) fn at_branches(
-    code: &[Instruction],
+    code: &Listing,
     mut see: impl FnMut(usize, &dyn Fn(Register) -> Option<SymbolicAddress>),
 ) {
     pass(code, |pass, at| {
@@ -213,13 +214,12 @@ pub(super) fn at_branches(
 }
 
 /// Goes over a function's code, and calls `see` before each instruction, with its index.
-fn pass(code: &[Instruction], mut see: impl FnMut(&mut Pass, usize)) {
+fn pass(code: &Listing, mut see: impl FnMut(&mut Pass, usize)) {
     let mut pass = Pass::new(code);
-    let enters_before = |(at, i): (usize, &Instruction)| {
-        target(code, i).is_some_and(|to| to <= at && is_behind_end(code, to))
-    };
+    let enters_before =
+        |at: usize| code.target(at).is_some_and(|to| to <= at && code.is_behind_end(to));
     let mut later = Arrivals::default();
-    if code.iter().enumerate().any(enters_before) {
+    if (0..code.len()).any(enters_before) {
         let start = pass.state.clone();
         later = go_over(&mut pass, code, Arrivals::default(), |_, _| ());
         pass.state = start;
@@ -234,30 +234,27 @@ type Arrivals = FixedMap<usize, State>;
 /// returns what it finds of those.
 fn go_over(
     pass: &mut Pass,
-    code: &[Instruction],
+    code: &Listing,
     mut later: Arrivals,
     mut see: impl FnMut(&mut Pass, usize),
 ) -> Arrivals {
     let mut arrivals = Arrivals::default();
     let mut backward = Arrivals::default();
-    for (at, instruction) in code.iter().enumerate() {
-        let behind = later.remove(&at);
-        if let Some(state) = arrivals.remove(&at).or(behind) {
-            pass.state = state;
+    for at in 0..code.len() {
+        if code.is_behind_end(at) {
+            let behind = later.remove(&at);
+            if let Some(state) = arrivals.remove(&at).or(behind) {
+                pass.state = state;
+            }
         }
         see(pass, at);
-        if let Some(to) = target(code, instruction).filter(|&to| is_behind_end(code, to)) {
+        if let Some(to) = code.target(at).filter(|&to| code.is_behind_end(to)) {
             let states = if to > at { &mut arrivals } else { &mut backward };
             states.entry(to).or_insert_with(|| pass.state.clone());
         }
-        pass.follow(at, instruction);
+        pass.follow(code, at);
     }
     backward
-}
-
-/// Whether an instruction is not executed after the one before it, padding apart.
-fn is_behind_end(code: &[Instruction], at: usize) -> bool {
-    code[..at].iter().rev().find(|i| !is_padding(i)).is_some_and(ends_here)
 }
 
 /// What registers and slots have between two instructions.
@@ -279,7 +276,6 @@ struct Pass {
     sums: FixedMap<(SymbolicAddress, SymbolicAddress, u32), usize>,
     /// The number of each place that a pointer was loaded from so far, not counting the stack.
     loaded: FixedMap<SymbolicAddress, usize>,
-    factory: InstructionInfoFactory,
     /// The register by which the function names its slots, if they are followed.
     frame: Option<Register>,
 }
@@ -312,7 +308,6 @@ impl Pass {
                 (false, ..=LONGEST) => Some(Register::RSP),
                 _ => None,
             },
-            factory: InstructionInfoFactory::new(),
         }
     }
 
@@ -373,17 +368,17 @@ impl Pass {
     }
 
     /// What an instruction does to registers and slots.
-    fn follow(&mut self, at: usize, instruction: &Instruction) {
+    fn follow(&mut self, code: &Listing, at: usize) {
+        let instruction = &code[at];
         let made = self.made(at, instruction);
         let unknown = SymbolicAddress::of(Pointer::Made(at));
-        if is_call(instruction) {
+        if code.is_call(at) {
             CLOBBERED.iter().for_each(|register| self.state.registers[register.number()] = unknown);
             return;
         }
-        let registers = &mut self.state.registers;
-        each_written(instruction, &mut self.factory, |register| {
-            registers[register.number()] = unknown
-        });
+        for number in numbers(code.written(at)) {
+            self.state.registers[number] = unknown;
+        }
         if instruction.op0_kind() == OpKind::Memory
             && let Some(slot) = self.slot(instruction)
         {

@@ -2,6 +2,7 @@
 
 use super::addresses::{SymbolicAddress, symbolic_addresses};
 use super::idioms::{Callee, Idioms, Surroundings, callee, held, idioms, writes_only_stack};
+use super::listing::Listing;
 use super::ordered::{is_candidate, is_locked, is_store};
 use super::pieces::Pieces;
 use crate::memory::{read_guest, read_word};
@@ -67,8 +68,10 @@ pub(super) struct Functions {
     /// By what branches lead to, or the place in the dynamic linker's table that they go through: the
     /// function of the same module that is there, if there is one.
     targets: FixedMap<u64, Option<u64>>,
-    /// By start, whether a function that is called has a locked instruction.
-    callees: FixedMap<u64, bool>,
+    /// By start, whether a function has a locked instruction.
+    locked: FixedMap<u64, bool>,
+    /// By the address that a branch leads to, where a stub that is there leads to, or that address.
+    behind_stubs: FixedMap<u64, u64>,
     /// By the address that a call leads to, which hooked function it reaches, by a stub or without one.
     stubs: FixedMap<u64, Option<u64>>,
     /// By the address that a call leads to, and how many short functions may lie between: the library's locks
@@ -145,8 +148,9 @@ impl Functions {
     pub(super) fn forget_code(&mut self) {
         self.found.clear();
         self.targets.clear();
-        self.callees.clear();
+        self.locked.clear();
         self.stubs.clear();
+        self.behind_stubs.clear();
         self.operations.clear();
         self.locked_words.clear();
         self.wrappers.clear();
@@ -189,6 +193,7 @@ impl Functions {
             return Some(known);
         }
         let (code, bytes) = read(&extent);
+        let code = Listing::new(code);
         let module = self.modules.iter().find(|(range, _)| range.contains(&start)).cloned();
         let (module, trusted) = module.unwrap_or_default();
         let Locks { own, library, roles, pauses } = self.locks_of(&code, &extent, &module);
@@ -289,6 +294,9 @@ impl Functions {
         let Some(extent) = self.around(target).filter(|extent| extent.range.start == target) else {
             return false;
         };
+        if extent.ends && extent.range.end - target > LONGEST as u64 * LONGEST_INSTRUCTION {
+            return false;
+        }
         let code = instructions(&extent);
         let mut factory = InstructionInfoFactory::new();
         let mut is_harmless = |i: &Instruction| match i.flow_control() {
@@ -309,12 +317,11 @@ impl Functions {
 
     /// Whether what a branch leads to, in any module, lets other threads go on.
     fn callee(&mut self, branch: &Instruction) -> Callee {
-        let target = branch.near_branch_target();
-        let slot = foreign_slot(branch);
-        if branch.op0_kind() != OpKind::NearBranch64 && slot.is_none() {
-            return Callee::Other;
-        }
-        let Some(to) = slot.map_or(Some(target), word) else { return Callee::Other };
+        let to = match branch.op0_kind() {
+            OpKind::NearBranch64 => Some(self.behind_stub(branch.near_branch_target())),
+            _ => indirect_slot(branch).and_then(word),
+        };
+        let Some(to) = to else { return Callee::Other };
         if let Some(&known) = self.yields.get(&to) {
             return known;
         }
@@ -341,13 +348,26 @@ impl Functions {
         inside: &Range<u64>,
         module: &Range<u64>,
     ) -> bool {
-        let Some(function) = self.leads_to(branch, inside, module) else { return false };
-        if let Some(&known) = self.callees.get(&function) {
+        let function = self.leads_to(branch, inside, module);
+        function.is_some_and(|function| self.has_locked(function))
+    }
+
+    /// Whether the function at `start` has locked instructions.
+    fn has_locked(&mut self, start: u64) -> bool {
+        if let Some(&known) = self.locked.get(&start) {
             return known;
         }
-        let found = self.around(function).is_some_and(|extent| has_locked(&extent));
-        self.callees.insert(function, found);
+        let found = self.around(start).is_some_and(|extent| has_locked(&extent));
+        self.locked.insert(start, found);
         found
+    }
+
+    /// Where a branch to an address leads: to there, or by a stub that is there.
+    fn behind_stub(&mut self, target: u64) -> u64 {
+        *self
+            .behind_stubs
+            .entry(target)
+            .or_insert_with(|| stub_slot(target).and_then(word).unwrap_or(target))
     }
 
     /// The other function of the module that a branch leads to. Libraries call their own functions
@@ -377,7 +397,7 @@ impl Functions {
 }
 
 fn operation(extent: &Extent) -> Operation {
-    let code = instructions(extent);
+    let code = Listing::new(instructions(extent));
     let (mut field, mut locks) = (None, false);
     for (i, address) in code.iter().zip(symbolic_addresses(&code)) {
         let stays = match i.flow_control() {
@@ -425,8 +445,14 @@ fn foreign_slot(branch: &Instruction) -> Option<u64> {
 /// The same of a branch to an address: a stub may be there.
 fn stub_slot(target: u64) -> Option<u64> {
     const LONGEST_STUB: usize = 16;
+    /// An indirect jump by an address that is relative to the instruction's own.
+    const JUMP: [u8; 2] = [0xff, 0x25];
     let mut code = [0; LONGEST_STUB];
     let readable = read_guest(target, &mut code);
+    // Most calls lead to no stub, and nothing need be decoded to know it.
+    if !code[..readable].windows(JUMP.len()).any(|bytes| bytes == JUMP) {
+        return None;
+    }
     Decoder::with_ip(64, &code[..readable], target, DecoderOptions::NONE)
         .iter()
         .find(|i| i.mnemonic() != Mnemonic::Endbr64)
@@ -438,6 +464,9 @@ fn indirect_slot(branch: &Instruction) -> Option<u64> {
     let is_indirect = branch.is_call_near_indirect() || branch.is_jmp_near_indirect();
     (is_indirect && branch.is_ip_rel_memory_operand()).then(|| branch.memory_displacement64())
 }
+
+/// Bytes of the longest instruction.
+const LONGEST_INSTRUCTION: u64 = 15;
 
 /// The bytes of `syscall`.
 const SYSCALL: [u8; 2] = [0x0f, 0x05];

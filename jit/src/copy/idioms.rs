@@ -71,9 +71,10 @@ pub(super) use flags::questions;
 pub(super) use held::held;
 pub(super) use pauses::{Callee, callee, moved_number, pauses};
 
-use super::addresses::{Frame, SymbolicAddress, SymbolicAddresses, has_memory, symbolic_addresses};
+use super::addresses::{Frame, SymbolicAddress, SymbolicAddresses, symbolic_addresses};
+use super::listing::Listing;
 use super::loops::{Flow, Loop, is_within};
-use super::ordered::{Operands, is_candidate, is_load, is_locked, is_stack_load, is_store};
+use super::ordered::{Operands, is_load, is_locked, is_stack_load, is_store};
 use crate::common::is_call;
 use announced::announced;
 use answers::answers;
@@ -154,7 +155,7 @@ pub(super) struct Idioms {
 }
 
 /// The idioms in a function. `code` is its instructions in order.
-pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms {
+pub(super) fn idioms(code: &Listing, around: &Surroundings<'_>) -> Idioms {
     let addresses = symbolic_addresses(code);
     let operands = || code.iter().zip(&addresses);
     // Nobody writes constant data: tables of `switch` statements, numbers.
@@ -163,11 +164,11 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         at.is_none_or(around.is_variable)
     };
     let accesses: Vec<bool> =
-        operands().map(|(i, &address)| has_memory(i) && may_be_written(address)).collect();
+        (0..code.len()).map(|at| code.has_memory(at) && may_be_written(addresses[at])).collect();
     let (mut locked, mut locked_addresses) = (Operands::default(), SymbolicAddresses::default());
-    for (i, address) in operands().filter(|(i, _)| is_locked(i)) {
-        locked.add(i);
-        address.iter().for_each(|&address| locked_addresses.add(address));
+    for at in (0..code.len()).filter(|&at| code.is_locked(at)) {
+        locked.add(&code[at]);
+        addresses[at].iter().for_each(|&address| locked_addresses.add(address));
     }
     let unfolded = if around.trusted { Vec::new() } else { unfolded(code) };
     let mut unfolded_words = unfolded.clone();
@@ -184,10 +185,10 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         .filter_map(|(i, address)| Some((i.ip(), (*address)?)))
         .collect();
     let locks: Vec<bool> =
-        code.iter().zip(around.locks).map(|(i, &locks)| locks || is_locked(i)).collect();
+        around.locks.iter().zip(0..).map(|(&locks, at)| locks || code.is_locked(at)).collect();
     let mut near = beside(code, &locks);
     let own: Vec<bool> =
-        code.iter().zip(around.pauses).map(|(i, &pauses)| pauses || is_locked(i)).collect();
+        around.pauses.iter().zip(0..).map(|(&it, at)| it || code.is_locked(at)).collect();
     let waits = match around.trusted {
         true => vec![false; code.len()],
         false if around.is_called_beside_own => vec![true; code.len()],
@@ -197,11 +198,9 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
     if around.is_called_beside_locks {
         near.fill(true);
     }
-    let waited: SymbolicAddresses = operands()
-        .zip(&waits)
-        .zip(around.held)
-        .filter(|(((i, _), waits), held)| **waits && !**held && is_candidate(i))
-        .filter_map(|(((_, address), _), _)| *address)
+    let waited: SymbolicAddresses = (0..code.len())
+        .filter(|&at| waits[at] && !around.held[at] && code.is_candidate(at))
+        .filter_map(|at| addresses[at])
         .collect();
     near.iter_mut().zip(&waits).for_each(|(near, waits)| *near |= waits);
     let mut is_unfolded = vec![false; code.len()];
@@ -214,29 +213,32 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
             || address.is_some_and(|address| {
                 locked_addresses.look_like(address)
                     || polled.iter().any(|&(at, other)| at != i.ip() && address.is_same(other))
-                    || is_store(i) && waited.look_like(address)
+                    || waited.look_like(address) && is_store(i)
             })
     };
     let frame = Frame::of(code);
     let of_threads = around.trusted && compares_own_address(code);
-    let is_site = |at: usize, address: Option<SymbolicAddress>| {
+    let is_site = |at: usize| {
+        if !code.is_candidate(at) || frame.is_own(&code[at]) {
+            return false;
+        }
+        let address = addresses[at];
         let is_own = address.and_then(SymbolicAddress::variable).is_some_and(around.is_variable);
         let is_elsewhere = address
             .and_then(SymbolicAddress::pointer_at)
             .is_some_and(|at| !(around.is_variable)(at));
         let is_variable = is_own || is_elsewhere;
         let beside = near[at] || flags_of_locks[at];
-        let is_meant = match around.trusted {
+        match around.trusted {
             true => beside && (is_variable || of_threads && is_compared(code, at)),
             false if around.held[at] => (beside || is_variable) && is_flag(code, at),
             false => beside || is_variable,
-        };
-        is_meant && is_candidate(&code[at]) && !frame.is_own(&code[at])
+        }
     };
-    let is_atomic = |i: &Instruction, address: SymbolicAddress| {
+    let is_access = |at: usize| code.is_load(at) || code.is_store(at);
+    let is_atomic = |at: usize, address: SymbolicAddress| {
         let is_operation = around.is_atomic_operation && address.argument().is_some();
-        is_operation && (is_load(i) || is_store(i))
-            || address.is_kept() && (is_candidate(i) || is_store(i))
+        is_operation || address.is_kept() && (code.is_candidate(at) || code.is_store(at))
     };
     let is_constant = |at: usize| addresses[at].is_some_and(SymbolicAddress::is_constant);
     // Instructions are equal if they are alike but for their addresses.
@@ -256,16 +258,17 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         let is_polled = |&(at, word)| at != i.ip() && word == stack(i);
         alike(i, address) || is_at_rsp(i) && polled_on_stack.iter().any(is_polled)
     };
-    for (at, (i, &address)) in operands().enumerate().filter(|&(at, _)| accesses[at]) {
-        if alike(i, address) && (is_load(i) || is_store(i)) {
+    for at in (0..code.len()).filter(|&at| accesses[at] && is_access(at)) {
+        let (i, address) = (&code[at], addresses[at]);
+        if alike(i, address) {
             watched.insert((i, address));
         } else if !around.trusted
-            && (address.is_some_and(|address| is_atomic(i, address))
-                || is_candidate(i) && is_copied(code, is_constant, at))
+            && (address.is_some_and(|address| is_atomic(at, address))
+                || code.is_candidate(at) && is_copied(code, is_constant, at))
         {
             sites.push(i.ip());
         } else {
-            is_any_site |= is_site(at, address);
+            is_any_site = is_any_site || is_site(at);
         }
     }
     if is_any_site {
@@ -273,7 +276,7 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
             operands().zip(computations(code, &loops, &polls, &unfolded_words)).enumerate();
         let elsewhere = elsewhere.filter(|(at, ((i, address), computes))| {
             let searches = || around.is_called_beside_own && is_word(i) && is_compared(code, *at);
-            let is_site = accesses[*at] && is_site(*at, **address) && !alike(i, **address);
+            let is_site = accesses[*at] && is_site(*at) && !alike(i, **address);
             (!computes || searches()) && is_site
         });
         watched.extend(elsewhere.map(|(_, ((i, address), _))| (i, *address)));
@@ -341,13 +344,11 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         let loads = lent(code, &loops).into_iter().filter(|&at| is_stack_load(&code[at]));
         watched.extend(loads.map(|at| (&code[at], addresses[at])));
     }
-    sites.extend(
-        operands()
-            .filter(|(i, address)| {
-                !watched.is_empty() && has_memory(i) && watched.contains(&(*i, **address))
-            })
-            .map(|(i, _)| i.ip()),
-    );
+    if !watched.is_empty() {
+        let is_watched =
+            |&at: &usize| is_access(at) && watched.contains(&(&code[at], addresses[at]));
+        sites.extend((0..code.len()).filter(is_watched).map(|at| code[at].ip()));
+    }
     let mut checks = Vec::new();
     if !around.trusted {
         let twice = twice(code, &addresses);

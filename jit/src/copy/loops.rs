@@ -7,8 +7,9 @@
 //! An indirect jump is taken to lead to all blocks to which nothing else leads, since its targets are not
 //! known.
 
-use iced_x86::{FlowControl, Instruction, OpKind};
-use petgraph::algo::tarjan_scc;
+use super::listing::Listing;
+use iced_x86::FlowControl;
+use petgraph::algo::TarjanScc;
 use petgraph::graph::{DiGraph, NodeIndex};
 use petgraph::visit::{EdgeRef, IntoNodeReferences, NodeFiltered};
 use std::collections::BTreeMap;
@@ -30,7 +31,7 @@ pub(super) struct Flow(Option<FlowGraph>);
 
 impl Flow {
     /// `code` is the function's instructions in order.
-    pub(super) fn of(code: &[Instruction]) -> Flow {
+    pub(super) fn of(code: &Listing) -> Flow {
         Flow(may_go_back(code).then(|| FlowGraph::new(code)))
     }
 
@@ -67,52 +68,54 @@ impl Flow {
 
     /// The parts of loops that can be executed over and over by quiet instructions alone, each as its
     /// blocks in ascending order, and which of these is the first one that other code leads to.
-    pub(super) fn quiet_rounds(
-        &self,
-        code: &[Instruction],
-        is_quiet: impl Fn(&Instruction) -> bool,
-    ) -> Vec<(Loop, usize)> {
+    pub(super) fn quiet_rounds(&self, is_quiet: impl Fn(usize) -> bool) -> Vec<(Loop, usize)> {
         let Some(FlowGraph { blocks: graph, .. }) = &self.0 else { return Vec::new() };
-        let quiet: Vec<bool> = graph
-            .node_weights()
-            .map(|block| !block.is_empty() && code[block.clone()].iter().all(&is_quiet))
-            .collect();
+        // Few functions have such a part, so that few blocks need be looked at to know it.
+        let mut looked = vec![None; graph.node_count()];
+        let mut is_quiet = |block: NodeIndex| {
+            *looked[block.index()].get_or_insert_with(|| {
+                let block = &graph[block];
+                !block.is_empty() && block.clone().all(&is_quiet)
+            })
+        };
         let goes_back = graph.edge_references().any(|edge| {
-            let (from, to) = (edge.source().index(), edge.target().index());
-            to <= from && quiet[from] && quiet[to]
+            let (from, to) = (edge.source(), edge.target());
+            to <= from && is_quiet(to) && is_quiet(from)
         });
         if !goes_back {
             return Vec::new();
         }
+        let quiet: Vec<bool> = graph.node_indices().map(is_quiet).collect();
         let quiet = NodeFiltered::from_fn(graph, |block: NodeIndex| quiet[block.index()]);
-        let rounds = tarjan_scc(&quiet).into_iter();
+        let mut rounds = Vec::new();
+        TarjanScc::new().run(&quiet, |blocks| {
+            if blocks.len() == 1 && !graph.contains_edge(blocks[0], blocks[0]) {
+                return;
+            }
+            let mut blocks = blocks.to_vec();
+            blocks.sort_unstable_by_key(|&block| graph[block].start);
+            let is_entered = |&block: &NodeIndex| {
+                let mut before = graph.neighbors_directed(block, petgraph::Incoming);
+                before.any(|from| !blocks.contains(&from))
+            };
+            let entry = blocks.iter().position(is_entered).unwrap_or(0);
+            rounds.push((blocks.iter().map(|&block| graph[block].clone()).collect(), entry));
+        });
         rounds
-            .filter(|blocks| blocks.len() > 1 || graph.contains_edge(blocks[0], blocks[0]))
-            .map(|mut blocks| {
-                blocks.sort_unstable_by_key(|&block| graph[block].start);
-                let is_entered = |&block: &NodeIndex| {
-                    let mut before = graph.neighbors_directed(block, petgraph::Incoming);
-                    before.any(|from| !blocks.contains(&from))
-                };
-                let entry = blocks.iter().position(is_entered).unwrap_or(0);
-                (blocks.iter().map(|&block| graph[block].clone()).collect(), entry)
-            })
-            .collect()
     }
 }
 
 /// The loops in a function, inner ones before those around them. `code` is its instructions in
 /// order.
-pub(super) fn loops(code: &[Instruction]) -> Vec<Loop> {
+pub(super) fn loops(code: &Listing) -> Vec<Loop> {
     Flow::of(code).loops()
 }
 
 /// Whether a function may have a loop.
-fn may_go_back(code: &[Instruction]) -> bool {
-    code.iter().any(|i| {
-        let back = || target(code, i).is_some_and(|to| code[to].ip() <= i.ip());
-        i.flow_control() == FlowControl::IndirectBranch
-            || i.near_branch_target() <= i.ip() && back()
+fn may_go_back(code: &Listing) -> bool {
+    (0..code.len()).any(|at| {
+        code.target(at).is_some_and(|to| to <= at)
+            || code[at].flow_control() == FlowControl::IndirectBranch
     })
 }
 
@@ -223,7 +226,7 @@ struct FlowGraph {
 }
 
 impl FlowGraph {
-    fn new(code: &[Instruction]) -> FlowGraph {
+    fn new(code: &Listing) -> FlowGraph {
         let starts = starts(code);
         let mut blocks = DiGraph::with_capacity(starts.len() + 1, 2 * starts.len());
         let ends = starts.iter().copied().skip(1).chain([code.len()]);
@@ -234,16 +237,16 @@ impl FlowGraph {
         let mut edges = Vec::new();
         let mut indirect = Vec::new();
         for (block, range) in blocks.node_references() {
-            let last = &code[range.end - 1];
-            if let Some(target) = target(code, last).and_then(block_at) {
+            let last = range.end - 1;
+            if let Some(target) = code.target(last).and_then(block_at) {
                 edges.push((block, target));
             }
-            if !ends_here(last)
+            if !code.ends_here(last)
                 && let Some(next) = block_at(range.end)
             {
                 edges.push((block, next));
             }
-            if last.flow_control() == FlowControl::IndirectBranch {
+            if code[last].flow_control() == FlowControl::IndirectBranch {
                 indirect.push(block);
             }
         }
@@ -284,12 +287,12 @@ impl FlowGraph {
 }
 
 /// Where blocks begin, in ascending order.
-fn starts(code: &[Instruction]) -> Vec<usize> {
+fn starts(code: &Listing) -> Vec<usize> {
     let mut starts = vec![false; code.len() + 1];
     starts[0] = true;
-    for (at, instruction) in code.iter().enumerate() {
-        let target = target(code, instruction);
-        if target.is_some() || ends_here(instruction) {
+    for at in 0..code.len() {
+        let target = code.target(at);
+        if target.is_some() || code.ends_here(at) {
             starts[at + 1] = true;
         }
         if let Some(target) = target {
@@ -297,25 +300,6 @@ fn starts(code: &[Instruction]) -> Vec<usize> {
         }
     }
     (0..code.len()).filter(|&at| starts[at]).collect()
-}
-
-/// Where a branch inside the function leads.
-pub(super) fn target(code: &[Instruction], branch: &Instruction) -> Option<usize> {
-    let is_branch = branch.op0_kind() == OpKind::NearBranch64
-        && !matches!(branch.flow_control(), FlowControl::Call | FlowControl::IndirectCall);
-    let at = || code.binary_search_by_key(&branch.near_branch_target(), Instruction::ip);
-    is_branch.then(at).and_then(Result::ok)
-}
-
-/// Whether what follows the instruction is not executed after it.
-pub(super) fn ends_here(instruction: &Instruction) -> bool {
-    matches!(
-        instruction.flow_control(),
-        FlowControl::Return
-            | FlowControl::UnconditionalBranch
-            | FlowControl::IndirectBranch
-            | FlowControl::Exception
-    )
 }
 
 #[cfg(test)]
@@ -386,18 +370,18 @@ mod tests {
 
     /// The loops by their definition, with an edge from each indirect jump to each block that it may
     /// lead to.
-    fn naive(code: &[Instruction]) -> BTreeSet<BTreeSet<usize>> {
+    fn naive(code: &Listing) -> BTreeSet<BTreeSet<usize>> {
         let starts = starts(code);
         let at = |start| starts.binary_search(&start).ok();
         let end = |block: usize| starts.get(block + 1).copied().unwrap_or(code.len());
         let mut edges = BTreeSet::new();
         let mut indirect = Vec::new();
         for block in 0..starts.len() {
-            let last = &code[end(block) - 1];
-            edges.extend(target(code, last).and_then(at).map(|to| (block, to)));
-            let next = at(end(block)).filter(|_| !ends_here(last));
+            let last = end(block) - 1;
+            edges.extend(code.target(last).and_then(at).map(|to| (block, to)));
+            let next = at(end(block)).filter(|_| !code.ends_here(last));
             edges.extend(next.map(|to| (block, to)));
-            if last.flow_control() == FlowControl::IndirectBranch {
+            if code[last].flow_control() == FlowControl::IndirectBranch {
                 indirect.push(block);
             }
         }
@@ -447,7 +431,7 @@ mod tests {
                 }
             }
             let bytes = a.assemble(0x1000).expect("what the test writes can be encoded");
-            let code: Vec<_> = iced_x86::Decoder::with_ip(64, &bytes, 0x1000, 0).iter().collect();
+            let code = Listing::new(iced_x86::Decoder::with_ip(64, &bytes, 0x1000, 0).iter().collect());
             let found = loops(&code);
             prop_assert!(found.is_sorted_by_key(Vec::len));
             let found: BTreeSet<BTreeSet<usize>> =

@@ -54,6 +54,7 @@ mod inline;
 mod kept;
 mod learned;
 mod limits;
+mod listing;
 mod log;
 mod looked;
 mod loops;

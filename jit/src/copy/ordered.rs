@@ -230,10 +230,14 @@ fn is_encoded(instruction: &Instruction) -> bool {
 /// A load that may be part of an idiom if it reads the right word. Words on the thread's own
 /// stack and in its thread-local storage are not looked for.
 pub(super) fn is_candidate(instruction: &Instruction) -> bool {
+    may_be_shared(instruction) && is_load(instruction)
+}
+
+/// Whether an operand in memory lies neither on the thread's own stack, as far as its pointer tells, nor in the
+/// thread-local storage.
+pub(super) fn may_be_shared(instruction: &Instruction) -> bool {
     instruction.memory_base().full_register() != Register::RSP
-        && instruction.segment_prefix() != Register::FS
-        && instruction.segment_prefix() != Register::GS
-        && is_load(instruction)
+        && !matches!(instruction.segment_prefix(), Register::FS | Register::GS)
 }
 
 /// Whether an instruction only compares its operands.

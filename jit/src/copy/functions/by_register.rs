@@ -5,6 +5,7 @@
 
 use crate::accesses::constant_address;
 use crate::copy::addresses::{SymbolicAddress, at_branches};
+use crate::copy::listing::Listing;
 use iced_x86::{Code, Instruction, MemoryOperand, OpKind, Register};
 use refrain_trace::fixed::FixedSet;
 
@@ -19,7 +20,7 @@ pub(super) fn name_slots(code: &mut [Instruction]) {
         return;
     }
     let mut slots = Vec::new();
-    at_branches(code, |at, held| {
+    at_branches(&Listing::new(code.to_vec()), |at, held| {
         let address = by_register(&code[at]).and_then(held);
         slots.extend(address.and_then(SymbolicAddress::loaded_from).map(|slot| (at, slot)));
     });
@@ -46,13 +47,13 @@ fn by_register(call: &Instruction) -> Option<Register> {
 #[cfg(test)]
 mod tests {
     use super::name_slots;
-    use crate::copy::tests::assembled;
+    use crate::copy::tests::instructions;
     use iced_x86::Instruction;
     use iced_x86::code_asm::*;
 
     #[test]
     fn registers_that_keep_an_address() {
-        let mut code = assembled(|a| {
+        let mut code = instructions(|a| {
             let mut again = a.create_label();
             a.mov(rbx, qword_ptr(0x7000)).unwrap();
             a.mov(rcx, qword_ptr(0x7008)).unwrap();

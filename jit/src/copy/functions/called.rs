@@ -5,10 +5,10 @@
 
 use super::Functions;
 use super::extent::{Extent, instructions};
-use super::wrappers::Reached;
 use crate::copy::idioms::{beside, connected, held, pauses, questions};
+use crate::copy::listing::Listing;
 use crate::copy::loops::loops;
-use crate::copy::ordered::{is_candidate, is_locked, writes_memory};
+use crate::copy::ordered::{is_candidate, writes_memory};
 use crate::copy::pieces::is_small;
 use iced_x86::{Instruction, Register};
 use refrain_trace::fixed::{FixedMap, FixedSet};
@@ -53,14 +53,19 @@ impl Functions {
     /// Which instructions of a function lock, or let others go on.
     pub(super) fn locks_of(
         &mut self,
-        code: &[Instruction],
+        code: &Listing,
         extent: &Extent,
         module: &Range<u64>,
     ) -> Locks {
-        let own = code.iter().map(|i| self.calls_locked(i, &extent.range, module)).collect();
-        let reached: Vec<Reached> = code.iter().map(|i| self.locks(i)).collect();
-        let library = reached.iter().map(|reached| reached.any).collect();
-        let roles = reached.into_iter().map(Reached::role).collect();
+        let mut own = vec![false; code.len()];
+        let mut library = own.clone();
+        let mut roles = vec![None; code.len()];
+        for at in (0..code.len()).filter(|&at| code.is_branch(at)) {
+            own[at] = self.calls_locked(&code[at], &extent.range, module);
+            let reached = self.locks(&code[at]);
+            library[at] = reached.any;
+            roles[at] = reached.role();
+        }
         Locks { own, library, roles, pauses: pauses(code, |call| self.callee(call)) }
     }
 
@@ -99,11 +104,12 @@ impl Functions {
         if let Some(known) = self.calls_beside.get(&start) {
             return Arc::clone(known);
         }
-        let code = instructions(extent);
+        let code = Listing::new(instructions(extent));
         let Locks { own, library, roles, pauses } = self.locks_of(&code, extent, module);
         let held = held(&code, &roles);
-        let marks = own.iter().zip(&pauses).zip(&code);
-        let own: Vec<bool> = marks.map(|((own, pauses), i)| own | pauses || is_locked(i)).collect();
+        let marks = own.iter().zip(&pauses).zip(0..);
+        let own: Vec<bool> =
+            marks.map(|((own, pauses), at)| own | pauses || code.is_locked(at)).collect();
         let locks: Vec<bool> =
             own.iter().zip(&library).map(|(own, library)| own | library).collect();
         let near_own = beside(&code, &own);

@@ -7,6 +7,7 @@
 use crate::common::is_call;
 use crate::copy::addresses::{SymbolicAddress, at_branches};
 use crate::copy::idioms::moved_number;
+use crate::copy::listing::Listing;
 use iced_x86::{Instruction, Mnemonic, Register};
 use refrain_trace::linux::FUTEX;
 
@@ -17,7 +18,7 @@ pub(super) fn futexes(code: &[Instruction]) -> Vec<SymbolicAddress> {
     if !code.iter().any(|i| moved_number(i) == Some(FUTEX)) {
         return words;
     }
-    at_branches(code, |at, held| {
+    at_branches(&Listing::new(code.to_vec()), |at, held| {
         let (number, word) = match code[at].mnemonic() {
             Mnemonic::Syscall => (Register::RAX, Register::RDI),
             _ if is_call(&code[at]) => (Register::RDI, Register::RSI),

@@ -5,7 +5,7 @@
 //! address to the slow path. The address of a variable need not be handed: any function of the module may
 //! take such a lock.
 
-use super::extent::{Extent, has_locked, instructions};
+use super::extent::{Extent, instructions};
 use super::futexes::futexes;
 use super::{Functions, WRAPPERS, Words};
 use crate::accesses::constant_address;
@@ -13,7 +13,8 @@ use crate::common::without_padding;
 use crate::copy::addresses::{
     SymbolicAddress, at_branches, is_by_frame_pointer, symbolic_addresses,
 };
-use crate::copy::ordered::{is_candidate, is_locked, is_store};
+use crate::copy::listing::Listing;
+use crate::copy::ordered::{is_candidate, is_store};
 use crate::copy::pieces::{Field, field_of, is_small};
 use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind, Register};
 use std::collections::BTreeSet;
@@ -28,7 +29,7 @@ impl Functions {
     /// it hands to them, variables, and in small modules fields.
     pub(super) fn named_by_others(
         &mut self,
-        code: &[Instruction],
+        code: &Listing,
         extent: &Extent,
         module: &Range<u64>,
     ) -> Vec<SymbolicAddress> {
@@ -69,7 +70,7 @@ impl Functions {
     /// other function names.
     fn locked_fields(
         &mut self,
-        code: &[Instruction],
+        code: &Listing,
         extent: &Extent,
         module: &Range<u64>,
     ) -> Vec<SymbolicAddress> {
@@ -112,7 +113,7 @@ impl Functions {
         if words.is_empty() {
             return found;
         }
-        at_branches(code, |at, argument| {
+        at_branches(&Listing::new(code.to_vec()), |at, argument| {
             if let Ok(at) = words.binary_search_by_key(&at, |(at, _)| *at) {
                 let words = words[at].1.iter();
                 found.extend(
@@ -140,20 +141,21 @@ impl Functions {
 
     /// The same, of a function that lies there.
     fn words_of(&mut self, extent: &Extent, module: &Range<u64>, depth: u32) -> Words {
-        let has_locked = has_locked(extent);
+        let has_locked = self.has_locked(extent.range.start);
         if !has_locked && depth == 0 {
             return Arc::default();
         }
         let code = instructions(extent);
-        let mut words: Vec<_> = Vec::new();
+        let handed = match depth {
+            0 => Vec::new(),
+            _ => self.handed(&code, &extent.range, module, depth - 1),
+        };
+        let mut words: Vec<_> = handed.into_iter().filter_map(SymbolicAddress::argument).collect();
         if has_locked {
-            let addresses = code.iter().zip(symbolic_addresses(&code));
-            let locked = addresses.filter(|(i, _)| is_locked(i));
-            words.extend(locked.filter_map(|(_, address)| address?.argument()));
-        }
-        if depth > 0 {
-            let handed = self.handed(&code, &extent.range, module, depth - 1);
-            words.extend(handed.into_iter().filter_map(SymbolicAddress::argument));
+            let code = Listing::new(code);
+            let addresses = symbolic_addresses(&code).into_iter().zip(0..);
+            let locked = addresses.filter(|(_, at)| code.is_locked(*at));
+            words.extend(locked.filter_map(|(address, _)| address?.argument()));
         }
         words.sort_unstable();
         words.dedup();

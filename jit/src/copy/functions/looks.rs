@@ -15,7 +15,7 @@ use super::extent::{Extent, instructions};
 use crate::common::is_call;
 use crate::copy::addresses::{has_frame, symbolic_addresses};
 use crate::copy::idioms::{first_use, is_compared};
-use crate::copy::loops::{ends_here, target};
+use crate::copy::listing::Listing;
 use crate::copy::ordered::{is_candidate, is_locked};
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 use std::ops::Range;
@@ -36,7 +36,7 @@ impl Functions {
     /// says which of them lock.
     pub(super) fn first_looks(
         &mut self,
-        code: &[Instruction],
+        code: &Listing,
         locks: &[bool],
         inside: &Range<u64>,
         module: &Range<u64>,
@@ -94,11 +94,11 @@ impl Functions {
     }
 
     fn fields_looked_at(&mut self, extent: &Extent, module: &Range<u64>) -> Vec<Field> {
-        let code = instructions(extent);
+        let code = Listing::new(instructions(extent));
         let Locks { own, library, .. } = self.locks_of(&code, extent, module);
-        let locks = own.iter().zip(&library).zip(&code);
+        let locks = own.iter().zip(&library).zip(0..);
         let locks: Vec<bool> =
-            locks.map(|((own, library), i)| own | library || is_locked(i)).collect();
+            locks.map(|((own, library), at)| own | library || code.is_locked(at)).collect();
         let behind = behind(&code, &locks);
         looks(&code).filter(|&at| behind[at]).map(|at| field(&code[at])).collect()
     }
@@ -135,22 +135,21 @@ fn is_with_constant(comparison: &Instruction) -> bool {
 }
 
 /// Of each instruction, whether it comes a few instructions behind one of the `locks`.
-fn behind(code: &[Instruction], locks: &[bool]) -> Vec<bool> {
-    let locked = (0..code.len()).filter(|&at| locks[at] && !ends_here(&code[at]));
+fn behind(code: &Listing, locks: &[bool]) -> Vec<bool> {
+    let locked = (0..code.len()).filter(|&at| locks[at] && !code.ends_here(at));
     let front = locked.map(|at| at + 1).collect();
     reached(code, front, BEHIND_LOCK, &vec![false; code.len()])
 }
 
 /// Of each instruction, whether the code comes to it from one of `front` in at most so many steps, without going on
 /// behind one of `ends`.
-fn reached(code: &[Instruction], mut front: Vec<usize>, steps: u32, ends: &[bool]) -> Vec<bool> {
+fn reached(code: &Listing, mut front: Vec<usize>, steps: u32, ends: &[bool]) -> Vec<bool> {
     let mut reached = vec![false; code.len()];
     for _ in 0..steps {
         let mut next = Vec::new();
         for at in front {
             if at < code.len() && !std::mem::replace(&mut reached[at], true) && !ends[at] {
-                next.extend(target(code, &code[at]));
-                next.extend((!ends_here(&code[at])).then_some(at + 1));
+                next.extend(code.target(at).into_iter().chain(code.next(at)));
             }
         }
         if next.is_empty() {

@@ -55,8 +55,9 @@ impl Functions {
         self.followed.extend(followed.iter().map(|function| (function.start, function.end)));
         self.found.retain(|start, _| !range.contains(start));
         self.targets.retain(|target, _| !range.contains(target));
-        self.callees.retain(|start, _| !range.contains(start));
+        self.locked.retain(|start, _| !range.contains(start));
         self.stubs.retain(|start, _| !range.contains(start));
+        self.behind_stubs.retain(|start, _| !range.contains(start));
         self.operations.retain(|start, _| !range.contains(start));
         self.locked_words.retain(|(start, _), _| !range.contains(start));
         self.wrappers.retain(|(start, _), _| !range.contains(start));

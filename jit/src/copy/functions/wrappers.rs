@@ -3,7 +3,7 @@
 mod foreign;
 
 use super::extent::instructions;
-use super::{Functions, foreign_slot, indirect_slot, stub_slot, word};
+use super::{Functions, foreign_slot, indirect_slot, word};
 use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind, Register};
 use refrain_vm::LockRole;
 use std::ops::Range;
@@ -98,7 +98,7 @@ impl Functions {
         }
         // Functions that call each other end here.
         self.wrappers.insert((target, depth), Reached::default());
-        let start = stub_slot(target).and_then(word).unwrap_or(target);
+        let start = self.behind_stub(target);
         let extent = self
             .around(start)
             .filter(|extent| extent.range.start == start && extent.range.end - start <= LONGEST);

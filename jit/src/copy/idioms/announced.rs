@@ -9,8 +9,9 @@
 
 use crate::common::writes_register;
 use crate::copy::addresses::has_frame;
+use crate::copy::listing::Listing;
 use crate::copy::loops::{Flow, Loop};
-use crate::copy::ordered::{compares, is_candidate, is_locked, is_store};
+use crate::copy::ordered::{compares, is_candidate, is_store};
 use iced_x86::{
     FlowControl, Instruction, InstructionInfoFactory, MemorySize, Mnemonic, OpKind, Register,
 };
@@ -20,21 +21,17 @@ use refrain_trace::fixed::FixedSet;
 /// the loads that its loops poll, `pauses` says what lets others go on, and `loops` are its loops, inner
 /// ones first.
 pub(super) fn announced(
-    code: &[Instruction],
+    code: &Listing,
     (flow, loops): (&Flow, &[Loop]),
     polls: &[u64],
     pauses: &[bool],
 ) -> Vec<usize> {
-    if polls.is_empty() || code.iter().any(is_locked) {
+    if polls.is_empty() || (0..code.len()).any(|at| code.is_locked(at)) {
         return Vec::new();
     }
     let is_polled = |i: &Instruction| polls.binary_search(&i.ip()).is_ok() && is_candidate(i);
-    let is_pause = |i: &Instruction| {
-        let at = code.binary_search_by_key(&i.ip(), Instruction::ip);
-        at.is_ok_and(|at| pauses[at])
-    };
-    let only_waits = |i: &Instruction| is_polled(i) || is_idle(i) || is_pause(i);
-    let rounds = flow.quiet_rounds(code, only_waits);
+    let only_waits = |at: usize| is_polled(&code[at]) || is_idle(&code[at]) || pauses[at];
+    let rounds = flow.quiet_rounds(only_waits);
     let blocks = rounds.iter().flat_map(|(round, _)| round);
     let waiting = blocks.flat_map(|block| &code[block.clone()]);
     let widths: FixedSet<MemorySize> =

@@ -1,7 +1,7 @@
 //! What is executed shortly before or after a lock of its function, and what is compared there.
 
-use crate::copy::loops::{ends_here, target};
-use crate::copy::ordered::{compares, is_candidate};
+use crate::copy::listing::Listing;
+use crate::copy::ordered::compares;
 use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
 use refrain_trace::fixed::FixedSet;
 
@@ -13,20 +13,20 @@ pub(super) const FURTHEST: usize = 4;
 /// Of each instruction, whether a way of at most [`REACH`] instructions leads from it to one of the
 /// `locks`, or from one of them to it. Where indirect jumps lead is not known: the cases of an
 /// interpreter are not beside each other. `code` is a function's instructions in order.
-pub(in crate::copy) fn beside(code: &[Instruction], locks: &[bool]) -> Vec<bool> {
+pub(in crate::copy) fn beside(code: &Listing, locks: &[bool]) -> Vec<bool> {
     connected(code, locks, REACH)
 }
 
 /// Of each instruction of a function with locks, whether it is a load that is only compared, and that a
 /// way of any length connects with a lock, or one of the same field. A flag that is compared on the way
 /// to a lock is the same flag in other cases of an interpreter.
-pub(super) fn flags_of_locks(code: &[Instruction], locks: &[bool]) -> Vec<bool> {
+pub(super) fn flags_of_locks(code: &Listing, locks: &[bool]) -> Vec<bool> {
     if !locks.contains(&true) {
         return vec![false; code.len()];
     }
     let connected = connected(code, locks, u32::MAX);
     let compared: Vec<bool> =
-        (0..code.len()).map(|at| is_candidate(&code[at]) && is_compared(code, at)).collect();
+        (0..code.len()).map(|at| code.is_candidate(at) && is_compared(code, at)).collect();
     let fields: FixedSet<_> = (0..code.len())
         .filter(|&at| connected[at] && compared[at])
         .map(|at| compared_field(&code[at]))
@@ -37,16 +37,14 @@ pub(super) fn flags_of_locks(code: &[Instruction], locks: &[bool]) -> Vec<bool> 
 
 /// Of each instruction, whether a way of at most so many instructions leads from it to one of the
 /// `locks`, or from one of them to it.
-pub(in crate::copy) fn connected(code: &[Instruction], locks: &[bool], reach: u32) -> Vec<bool> {
+pub(in crate::copy) fn connected(code: &Listing, locks: &[bool], reach: u32) -> Vec<bool> {
     if !locks.contains(&true) {
         return vec![false; code.len()];
     }
-    let follows: Vec<bool> = code.iter().map(|i| !ends_here(i)).collect();
-    let next = |at: usize| (follows[at] && at + 1 < code.len()).then_some(at + 1);
-    let previous = |at: usize| at.checked_sub(1).filter(|&before| follows[before]);
-    let jumps = code.iter().enumerate().filter_map(|(at, i)| Some((at, target(code, i)?)));
+    let previous = |at: usize| at.checked_sub(1).filter(|&before| !code.ends_here(before));
+    let jumps = (0..code.len()).filter_map(|at| Some((at, code.target(at)?)));
     let mut jumps: Vec<(usize, usize)> = jumps.collect();
-    let behind = within_reach(locks, reach, next, &jumps);
+    let behind = within_reach(locks, reach, |at| code.next(at), &jumps);
     for jump in &mut jumps {
         *jump = (jump.1, jump.0);
     }

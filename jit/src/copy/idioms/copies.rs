@@ -86,6 +86,7 @@ fn slot(instruction: &Instruction) -> Option<u64> {
 mod tests {
     use super::{arms, is_copied};
     use crate::copy::addresses::{SymbolicAddress, symbolic_addresses};
+    use crate::copy::listing::Listing;
     use iced_x86::code_asm::*;
 
     /// Whether a load is found in what loads through one slot and stores through another one.
@@ -102,7 +103,7 @@ mod tests {
         a.mov(rax, qword_ptr(rbp - 16)).unwrap();
         a.mov(dword_ptr(rax), stored).unwrap();
         let bytes = a.assemble(0x1000).expect("what the tests write can be encoded");
-        let code: Vec<_> = iced_x86::Decoder::with_ip(64, &bytes, 0x1000, 0).iter().collect();
+        let code = Listing::new(iced_x86::Decoder::with_ip(64, &bytes, 0x1000, 0).iter().collect());
         let addresses = symbolic_addresses(&code);
         let is_constant = |at: usize| addresses[at].is_some_and(SymbolicAddress::is_constant);
         let found: Vec<bool> =
@@ -138,7 +139,8 @@ mod tests {
             a.set_label(&mut end).unwrap();
             a.ret().unwrap();
             let bytes = a.assemble(0x1000).expect("what the tests write can be encoded");
-            let code: Vec<_> = iced_x86::Decoder::with_ip(64, &bytes, 0x1000, 0).iter().collect();
+            let code =
+                Listing::new(iced_x86::Decoder::with_ip(64, &bytes, 0x1000, 0).iter().collect());
             arms(&code).into_iter().collect::<Vec<_>>()
         };
         assert_eq!(found(3, true), [3, 7, 11]);

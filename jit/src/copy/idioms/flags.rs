@@ -7,11 +7,10 @@
 
 use super::beside::{FURTHEST, first_use};
 use crate::common::is_call;
-use crate::copy::loops::{Loop, target};
-use crate::copy::ordered::{compares, is_candidate, writes_memory};
-use iced_x86::{
-    FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,
-};
+use crate::copy::listing::{Listing, numbers};
+use crate::copy::loops::Loop;
+use crate::copy::ordered::compares;
+use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind, Register};
 use std::collections::BTreeSet;
 
 /// Instructions of a loop that is looked at.
@@ -22,12 +21,11 @@ const POINTERS: u32 = 2;
 /// Indices of the loads of such flags. `code` is a function's instructions in order, `loops` are its
 /// loops. `writes` tells whether the function that a call leads to may write a field at an offset.
 pub(super) fn flags(
-    code: &[Instruction],
+    code: &Listing,
     loops: &[Loop],
     writes: impl Fn(&Instruction, u64) -> bool,
 ) -> BTreeSet<usize> {
     let mut found = BTreeSet::new();
-    let mut factory = InstructionInfoFactory::new();
     for body in loops {
         let inside: BTreeSet<usize> = body.iter().flat_map(|block| block.clone()).collect();
         if inside.len() > LONGEST {
@@ -35,11 +33,11 @@ pub(super) fn flags(
         }
         let mut round = None;
         for &at in &inside {
-            if is_candidate(&code[at])
+            if code.is_candidate(at)
                 && code[at].memory_index() == Register::None
                 && let Some(comparison) = ends_loop(code, &inside, at)
             {
-                let round = round.get_or_insert_with(|| Round::new(code, &inside, &mut factory));
+                let round = round.get_or_insert_with(|| Round::new(code, &inside));
                 if round.is_flag(at, comparison, &writes) {
                     found.insert(at);
                 }
@@ -50,7 +48,7 @@ pub(super) fn flags(
 }
 
 /// Which instruction compares what the load at `at` loads, if a branch behind it leaves the loop.
-fn ends_loop(code: &[Instruction], inside: &BTreeSet<usize>, at: usize) -> Option<usize> {
+fn ends_loop(code: &Listing, inside: &BTreeSet<usize>, at: usize) -> Option<usize> {
     let load = &code[at];
     let comparison = if compares(load) {
         at
@@ -64,14 +62,14 @@ fn ends_loop(code: &[Instruction], inside: &BTreeSet<usize>, at: usize) -> Optio
 }
 
 /// Whether right behind a comparison a conditional branch leaves the loop.
-fn branches_out(code: &[Instruction], inside: &BTreeSet<usize>, comparison: usize) -> bool {
+fn branches_out(code: &Listing, inside: &BTreeSet<usize>, comparison: usize) -> bool {
     const BRANCH: usize = 5;
     let mut behind = (comparison + 1..code.len()).take(BRANCH);
     let branch = behind.find(|&next| code[next].flow_control() != FlowControl::Next);
     branch.is_some_and(|branch| {
         let leads_out = |to: Option<usize>| to.is_none_or(|to| !inside.contains(&to));
         let is_branch = code[branch].flow_control() == FlowControl::ConditionalBranch;
-        let leaves = leads_out(target(code, &code[branch])) || leads_out(Some(branch + 1));
+        let leaves = leads_out(code.target(branch)) || leads_out(Some(branch + 1));
         is_branch && inside.contains(&branch) && leaves
     })
 }
@@ -80,7 +78,7 @@ fn branches_out(code: &[Instruction], inside: &BTreeSet<usize>, comparison: usiz
 /// calls of that loop; calls with an address on the stack are left out, which ask an object of the
 /// function's own.
 pub(in crate::copy) fn questions<'a>(
-    code: &'a [Instruction],
+    code: &'a Listing,
     loops: &[Loop],
 ) -> Vec<(&'a Instruction, Vec<&'a Instruction>)> {
     let mut found = Vec::new();
@@ -89,7 +87,7 @@ pub(in crate::copy) fn questions<'a>(
         if inside.len() > LONGEST {
             continue;
         }
-        let calls = || inside.iter().copied().filter(|&at| is_call(&code[at]));
+        let calls = || inside.iter().copied().filter(|&at| code.is_call(at));
         for at in calls().filter(|&at| code[at].is_call_near()) {
             if !takes_own(&code[..at]) && answer_ends_loop(code, &inside, at) {
                 found.push((&code[at], calls().filter(|&o| o != at).map(|o| &code[o]).collect()));
@@ -111,7 +109,7 @@ fn takes_own(before: &[Instruction]) -> bool {
 
 /// Whether the answer of the call at `at` is compared with a constant, and a branch behind that leaves
 /// the loop.
-fn answer_ends_loop(code: &[Instruction], inside: &BTreeSet<usize>, at: usize) -> bool {
+fn answer_ends_loop(code: &Listing, inside: &BTreeSet<usize>, at: usize) -> bool {
     let turns = |i: &Instruction| i.mnemonic() == Mnemonic::Xor && i.op1_kind() != OpKind::Register;
     let mut behind = (at + 1..code.len()).take(FURTHEST);
     let comparison = behind.find(|&next| !turns(&code[next]));
@@ -126,7 +124,7 @@ fn answer_ends_loop(code: &[Instruction], inside: &BTreeSet<usize>, at: usize) -
 
 /// What a loop does in a round.
 struct Round<'a> {
-    code: &'a [Instruction],
+    code: &'a Listing,
     inside: &'a BTreeSet<usize>,
     /// By number, the instructions that write a general register, calls apart.
     writers: [Vec<usize>; 16],
@@ -136,26 +134,17 @@ struct Round<'a> {
 }
 
 impl<'a> Round<'a> {
-    fn new(
-        code: &'a [Instruction],
-        inside: &'a BTreeSet<usize>,
-        factory: &mut InstructionInfoFactory,
-    ) -> Round<'a> {
+    fn new(code: &'a Listing, inside: &'a BTreeSet<usize>) -> Round<'a> {
         let writers = std::array::from_fn(|_| Vec::new());
         let mut round = Round { code, inside, writers, stores: Vec::new(), calls: Vec::new() };
         for &at in inside {
             let i = &code[at];
-            if is_call(i) {
+            if code.is_call(at) {
                 round.calls.push(i);
                 continue;
             }
-            for used in factory.info(i).used_registers() {
-                let only_read = matches!(used.access(), OpAccess::Read | OpAccess::CondRead);
-                if used.register().is_gpr() && !only_read {
-                    round.writers[used.register().full_register().number()].push(at);
-                }
-            }
-            if writes_memory(i) {
+            numbers(code.written(at)).for_each(|number| round.writers[number].push(at));
+            if code.writes_memory(at) {
                 round.stores.push(i);
             }
         }
@@ -241,6 +230,7 @@ impl<'a> Round<'a> {
 #[cfg(test)]
 mod tests {
     use super::{flags, questions};
+    use crate::copy::listing::Listing;
     use crate::copy::loops::loops;
     use crate::copy::tests::assembled;
     use iced_x86::code_asm::*;
@@ -379,7 +369,8 @@ mod tests {
             a.set_label(&mut done).unwrap();
             a.ret().unwrap();
             let bytes = a.assemble(0x1000).expect("what the tests write can be encoded");
-            let code: Vec<_> = iced_x86::Decoder::with_ip(64, &bytes, 0x1000, 0).iter().collect();
+            let code =
+                Listing::new(iced_x86::Decoder::with_ip(64, &bytes, 0x1000, 0).iter().collect());
             let questions = questions(&code, &loops(&code));
             let targets = |(call, others): (&Instruction, Vec<&Instruction>)| {
                 let others: Vec<u64> = others.iter().map(|i| i.near_branch_target()).collect();

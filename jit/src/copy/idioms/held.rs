@@ -4,21 +4,21 @@
 //! A flag is another matter: a program may set it without the lock, and look at it with the lock held.
 
 use super::beside::comparison;
-use crate::copy::loops::{ends_here, target};
+use crate::copy::listing::Listing;
 use iced_x86::{Instruction, Mnemonic, OpKind};
 use refrain_vm::LockRole;
 
 /// Of each instruction, whether the function holds a lock there on every way: each way begins where the
 /// function does, or at an instruction to which no known branch leads; it goes through a call that takes a
 /// lock, and behind that through no call that may release one. `roles` says what the calls do.
-pub(in crate::copy) fn held(code: &[Instruction], roles: &[Option<LockRole>]) -> Vec<bool> {
+pub(in crate::copy) fn held(code: &Listing, roles: &[Option<LockRole>]) -> Vec<bool> {
     if !roles.contains(&Some(LockRole::Takes)) {
         return vec![false; code.len()];
     }
-    let jumps: Vec<Option<usize>> = code.iter().map(|i| target(code, i)).collect();
+    let jumps: Vec<Option<usize>> = (0..code.len()).map(|at| code.target(at)).collect();
     let mut is_reached = vec![false; code.len()];
     jumps.iter().flatten().for_each(|&to| is_reached[to] = true);
-    let falls = |at: usize| !ends_here(&code[at]) && at + 1 < code.len();
+    let falls = |at: usize| code.next(at).is_some();
     let mut free = vec![false; code.len()];
     let mut front: Vec<usize> = (0..code.len())
         .filter(|&at| match at.checked_sub(1) {

@@ -4,9 +4,8 @@
 //! the next, or around a loop to the same one, and writes such a register nowhere, the next call takes no
 //! argument there, whatever else leads to it.
 
-use crate::common::{each_written, is_call};
-use crate::copy::loops::{ends_here, target};
-use iced_x86::{Instruction, InstructionInfoFactory, Register};
+use crate::copy::listing::{Listing, bit};
+use iced_x86::Register;
 use std::collections::BTreeSet;
 
 /// The registers of arguments in which no answer is handed back.
@@ -17,25 +16,21 @@ const ARGUMENTS: [Register; 5] =
 pub(super) struct LeftBehind(Vec<u16>);
 
 impl LeftBehind {
-    pub(super) fn of(code: &[Instruction]) -> LeftBehind {
+    pub(super) fn of(code: &Listing) -> LeftBehind {
         let mut found = LeftBehind(vec![0; code.len()]);
         let all = ARGUMENTS.iter().fold(0, |all, &register| all | bit(register));
-        let joints: BTreeSet<usize> = code.iter().filter_map(|i| target(code, i)).collect();
+        let joints: BTreeSet<usize> = (0..code.len()).filter_map(|at| code.target(at)).collect();
         // Not every call comes back: what branches lead to may be something else.
-        let behind = (1..code.len()).filter(|at| is_call(&code[at - 1]) && !joints.contains(at));
+        let behind = (1..code.len()).filter(|at| code.is_call(at - 1) && !joints.contains(at));
         let mut front: Vec<(usize, u16)> = behind.map(|at| (at, all)).collect();
-        let mut factory = InstructionInfoFactory::new();
         while let Some((at, left)) = front.pop() {
             let mut left = left & !found.0[at];
             found.0[at] |= left;
-            if left == 0 || is_call(&code[at]) {
+            if left == 0 || code.is_call(at) {
                 continue;
             }
-            each_written(&code[at], &mut factory, |register| left &= !bit(register));
-            front.extend(target(code, &code[at]).map(|to| (to, left)));
-            if !ends_here(&code[at]) && at + 1 < code.len() {
-                front.push((at + 1, left));
-            }
+            left &= !code.written(at);
+            front.extend(code.target(at).into_iter().chain(code.next(at)).map(|to| (to, left)));
         }
         found
     }
@@ -44,10 +39,6 @@ impl LeftBehind {
     pub(super) fn cannot_take(&self, at: usize, register: Register) -> bool {
         self.0[at] & bit(register) != 0
     }
-}
-
-fn bit(register: Register) -> u16 {
-    1 << register.full_register().number()
 }
 
 #[cfg(test)]

@@ -69,6 +69,7 @@ fn written(instruction: &Instruction) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::lent;
+    use crate::copy::listing::Listing;
     use crate::copy::loops::loops;
     use iced_x86::code_asm::*;
 
@@ -85,7 +86,7 @@ mod tests {
         a.cmp(rax, 3).unwrap();
         a.jne(again).unwrap();
         let bytes = a.assemble(0x1000).expect("what the tests write can be encoded");
-        let code: Vec<_> = iced_x86::Decoder::with_ip(64, &bytes, 0x1000, 0).iter().collect();
+        let code = Listing::new(iced_x86::Decoder::with_ip(64, &bytes, 0x1000, 0).iter().collect());
         lent(&code, &loops(&code)).into_iter().collect()
     }
 

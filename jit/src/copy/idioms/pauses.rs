@@ -3,6 +3,7 @@
 //! short one that it calls. Libraries of locks that use the kernel directly look at a word right before
 //! or after that.
 
+use crate::copy::listing::Listing;
 use crate::copy::ordered::is_store;
 use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind, Register};
 use refrain_trace::linux::{FUTEX, yields};
@@ -24,16 +25,18 @@ pub(in crate::copy) enum Callee {
 /// Of each instruction of a function, whether it is a fence or lets others go on. `callee` says what the
 /// function that a call leads to does.
 pub(in crate::copy) fn pauses(
-    code: &[Instruction],
+    code: &Listing,
     mut callee: impl FnMut(&Instruction) -> Callee,
 ) -> Vec<bool> {
-    let mut found: Vec<bool> = code
-        .iter()
-        .map(|i| {
-            let by_itself = matches!(i.mnemonic(), Mnemonic::Pause | Mnemonic::Mfence);
-            by_itself || is_fence(i) || leaves(i, code) && callee(i) == Callee::Yields
-        })
-        .collect();
+    let mut lets_go_on = |at: usize| {
+        let i = &code[at];
+        match () {
+            () if code.is_branch(at) => leaves(code, at) && callee(i) == Callee::Yields,
+            () if code.is_locked(at) => is_fence(i),
+            () => matches!(i.mnemonic(), Mnemonic::Pause | Mnemonic::Mfence),
+        }
+    };
+    let mut found: Vec<bool> = (0..code.len()).map(&mut lets_go_on).collect();
     for (at, instruction) in code.iter().enumerate() {
         if let Some(register) = holds_number(instruction) {
             let rest = code.iter().enumerate().skip(at + 1).take(REACH);
@@ -121,11 +124,10 @@ fn is_fence(instruction: &Instruction) -> bool {
 }
 
 /// Whether it is a call, or a jump that ends the function.
-fn leaves(instruction: &Instruction, code: &[Instruction]) -> bool {
-    let inside =
-        || code.binary_search_by_key(&instruction.near_branch_target(), Instruction::ip).is_ok();
-    let jumps = instruction.is_jmp_short_or_near() && !inside();
-    is_call(instruction) || jumps || instruction.is_jmp_near_indirect()
+fn leaves(code: &Listing, at: usize) -> bool {
+    let i = &code[at];
+    let jumps = i.is_jmp_short_or_near() && code.target(at).is_none();
+    is_call(i) || jumps || i.is_jmp_near_indirect()
 }
 
 fn ends(instruction: &Instruction) -> bool {

@@ -7,6 +7,7 @@
 
 use super::beside::connected;
 use crate::copy::addresses::SymbolicAddress;
+use crate::copy::listing::Listing;
 use crate::copy::ordered::{is_locked, is_store};
 use iced_x86::{Instruction, Mnemonic, Register};
 
@@ -16,7 +17,7 @@ const REACH: u32 = 12;
 const FURTHEST: u64 = 64;
 
 /// Indices of such stores. `addresses` is what the operands of the instructions name.
-pub(super) fn siblings(code: &[Instruction], addresses: &[Option<SymbolicAddress>]) -> Vec<usize> {
+pub(super) fn siblings(code: &Listing, addresses: &[Option<SymbolicAddress>]) -> Vec<usize> {
     use Mnemonic::{Add, Dec, Inc, Sub, Xadd};
     let is_object = |i: &Instruction| !matches!(i.memory_base(), Register::RSP | Register::RIP);
     let adds: Vec<bool> = code

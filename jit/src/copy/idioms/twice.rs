@@ -7,11 +7,11 @@
 //! Nor do compilers keep a store that is overwritten before anything is loaded: the writer makes the
 //! version odd, writes, and makes it even.
 
-use crate::common::{CLOBBERED, each_written, is_call};
+use crate::common::{CLOBBERED, is_call};
 use crate::copy::addresses::{SymbolicAddress, has_memory};
-use crate::copy::loops::target;
-use crate::copy::ordered::{is_candidate, is_on_stack, is_store};
-use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register};
+use crate::copy::listing::{Listing, numbers};
+use crate::copy::ordered::is_on_stack;
+use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind, Register};
 
 /// Instructions between the two looks, at most.
 const REACH: usize = 192;
@@ -33,10 +33,9 @@ pub(super) struct Twice {
 }
 
 /// Finds such accesses in a function's code, by indices. `addresses` says what operands name.
-pub(super) fn twice(code: &[Instruction], addresses: &[Option<SymbolicAddress>]) -> Twice {
+pub(super) fn twice(code: &Listing, addresses: &[Option<SymbolicAddress>]) -> Twice {
     let mut found = Twice::default();
     let mut loaded = Loaded::default();
-    let mut factory = InstructionInfoFactory::new();
     for (at, i) in code.iter().enumerate() {
         if i.mnemonic() == Mnemonic::Cmp {
             let pair = loaded.of_operand(code, at, 0).zip(loaded.of_operand(code, at, 1));
@@ -48,20 +47,24 @@ pub(super) fn twice(code: &[Instruction], addresses: &[Option<SymbolicAddress>])
                 found.loads.push((first, again));
             }
         }
-        loaded.follow(code, at, &mut factory);
+        loaded.follow(code, at);
     }
-    for (at, i) in code.iter().enumerate().filter(|(_, i)| is_store(i) && !is_on_stack(i)) {
+    for at in (0..code.len()).filter(|&at| code.is_store(at) && !is_on_stack(&code[at])) {
+        let i = &code[at];
         let Some(address) = addresses[at] else { continue };
         let rest = code.iter().enumerate().skip(at + 1).take(APART);
         for (next, other) in rest {
-            let is_it = is_store(other)
+            let is_it = code.is_store(next)
                 && addresses[next].is_some_and(|it| it.is_same(address))
                 && other.memory_size() == i.memory_size();
             if is_it && other.mnemonic() == Mnemonic::Mov {
                 found.stores.extend([at, next]);
                 break;
             }
-            if other.flow_control() != FlowControl::Next || is_call(other) || reads_others(other) {
+            if other.flow_control() != FlowControl::Next
+                || code.is_call(next)
+                || reads_others(other)
+            {
                 break;
             }
         }
@@ -82,14 +85,14 @@ pub(super) fn reads_others(i: &Instruction) -> bool {
 }
 
 /// Whether the branch behind the comparison at `at` leads back to the load at `first`.
-fn begins_anew(code: &[Instruction], at: usize, first: usize) -> bool {
-    let back = code.get(at + 1).and_then(|branch| target(code, branch));
+fn begins_anew(code: &Listing, at: usize, first: usize) -> bool {
+    let back = (at + 1 < code.len()).then(|| code.target(at + 1)).flatten();
     back.is_some_and(|to| (first.saturating_sub(BEFORE)..=first).contains(&to))
 }
 
 /// Whether two loads are of one word, with other memory read between them, and no store to the word.
 fn is_same(
-    code: &[Instruction],
+    code: &Listing,
     addresses: &[Option<SymbolicAddress>],
     (first, again): (usize, usize),
 ) -> bool {
@@ -99,7 +102,7 @@ fn is_same(
         return false;
     }
     let is_it = |at: usize| addresses[at].is_some_and(|it| it.is_same(address));
-    let stores = |at: usize| is_it(at) && !is_candidate(&code[at]);
+    let stores = |at: usize| is_it(at) && !code.is_candidate(at);
     first != again
         && is_it(again)
         && code[first].memory_size() == code[again].memory_size()
@@ -115,7 +118,7 @@ struct Loaded {
 
 impl Loaded {
     /// Which instruction loaded an operand of the one at `at`: that one itself if it lies in memory.
-    fn of_operand(&self, code: &[Instruction], at: usize, operand: u32) -> Option<usize> {
+    fn of_operand(&self, code: &Listing, at: usize, operand: u32) -> Option<usize> {
         let i = &code[at];
         match i.op_kind(operand) {
             OpKind::Register if i.op_register(operand).is_gpr() => {
@@ -123,7 +126,7 @@ impl Loaded {
             }
             OpKind::Memory => match slot(i) {
                 Some(slot) => self.slot(slot),
-                None => is_candidate(i).then_some(at),
+                None => code.is_candidate(at).then_some(at),
             },
             _ => None,
         }
@@ -133,19 +136,19 @@ impl Loaded {
         self.slots.iter().find(|(other, _)| *other == slot).map(|&(_, by)| by)
     }
 
-    fn follow(&mut self, code: &[Instruction], at: usize, factory: &mut InstructionInfoFactory) {
+    fn follow(&mut self, code: &Listing, at: usize) {
         let i = &code[at];
         let moves = matches!(i.mnemonic(), Mnemonic::Mov | Mnemonic::Movzx);
         let source = if moves { self.of_operand(code, at, 1) } else { None };
-        if is_call(i) {
+        if code.is_call(at) {
             CLOBBERED.iter().for_each(|register| self.registers[register.number()] = None);
         }
-        each_written(i, factory, |register| self.registers[register.number()] = None);
+        numbers(code.written(at)).for_each(|number| self.registers[number] = None);
         if moves && i.op0_kind() == OpKind::Register && i.op0_register().is_gpr() {
             self.registers[i.op0_register().full_register().number()] = source;
         }
         if i.op0_kind() == OpKind::Memory
-            && let Some(slot) = slot(i).filter(|_| is_store(i))
+            && let Some(slot) = slot(i).filter(|_| code.is_store(at))
         {
             self.slots.retain(|(other, _)| *other != slot);
             if let Some(by) = source.filter(|_| moves) {

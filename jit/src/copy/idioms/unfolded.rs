@@ -12,8 +12,8 @@
 use super::left_behind::LeftBehind;
 use crate::common::is_call;
 use crate::copy::addresses::{is_by_frame_pointer, is_unoptimised};
-use crate::copy::loops::target;
-use crate::copy::ordered::{is_candidate, is_locked, writes_memory};
+use crate::copy::listing::Listing;
+use crate::copy::ordered::writes_memory;
 use iced_x86::{
     Code, ConditionCode, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
     OpKind, Register,
@@ -31,7 +31,7 @@ const REACH: usize = 160;
 
 /// Indices of such loads in a function's code, and of the stores of what was folded with neither, in
 /// ascending order.
-pub(super) fn unfolded(code: &[Instruction]) -> Vec<usize> {
+pub(super) fn unfolded(code: &Listing) -> Vec<usize> {
     if is_unoptimised(code) {
         return Vec::new();
     }
@@ -39,7 +39,9 @@ pub(super) fn unfolded(code: &[Instruction]) -> Vec<usize> {
     let is_own = is_by_frame_pointer(code);
     let mut factory = InstructionInfoFactory::new();
     // Where nothing is locked, more of these would be words that nobody shares.
-    let left_behind = LazyCell::new(|| code.iter().any(is_locked).then(|| LeftBehind::of(code)));
+    let left_behind = LazyCell::new(|| {
+        (0..code.len()).any(|at| code.is_locked(at)).then(|| LeftBehind::of(code))
+    });
     let cannot_take = |at: usize, register: Register| {
         left_behind.as_ref().is_some_and(|left| left.cannot_take(at, register))
     };
@@ -49,7 +51,7 @@ pub(super) fn unfolded(code: &[Instruction]) -> Vec<usize> {
         joined.get_or_insert_with(|| joints(code)).range(from + 1..=to).next().is_some()
     };
     for (at, load) in code.iter().enumerate() {
-        if !is_candidate(load) || is_own(load) {
+        if !code.is_candidate(at) || is_own(load) {
             continue;
         }
         let loaded = match load.code() {
@@ -92,8 +94,8 @@ pub(super) fn unfolded(code: &[Instruction]) -> Vec<usize> {
 
 /// Indices of the instructions to which branches of the function lead. A load before one of them may be
 /// one of several, one on each way there.
-fn joints(code: &[Instruction]) -> BTreeSet<usize> {
-    code.iter().filter_map(|i| target(code, i)).collect()
+fn joints(code: &Listing) -> BTreeSet<usize> {
+    (0..code.len()).filter_map(|at| code.target(at)).collect()
 }
 
 /// Which of the next instructions is the first to name the register that the one at `at` loads, with
@@ -211,7 +213,7 @@ enum Returns {
 /// `returns` says what is read behind the function's end, `cannot_take` which calls take no argument in
 /// which register.
 fn is_dead(
-    code: &[Instruction],
+    code: &Listing,
     start: usize,
     register: Register,
     returns: Returns,
@@ -266,7 +268,7 @@ fn is_dead(
         }
         let branches = i.flow_control() != FlowControl::Next;
         if branches {
-            let Some(to) = target(code, i) else { return false };
+            let Some(to) = code.target(at) else { return false };
             ways.push(to);
         }
         if i.flow_control() != FlowControl::UnconditionalBranch {
@@ -279,7 +281,8 @@ fn is_dead(
 #[cfg(test)]
 mod tests {
     use super::unfolded;
-    use crate::copy::tests::assembled;
+    use crate::copy::listing::Listing;
+    use crate::copy::tests::{assembled, instructions};
     use iced_x86::code_asm::*;
     use iced_x86::{Code, Instruction, MemoryOperand, Register};
 
@@ -353,14 +356,14 @@ mod tests {
         let slot = MemoryOperand::with_base_displ(Register::RIP, 0x7000);
         let named = Instruction::with1(Code::Call_rm64, slot).expect("is an instruction");
         for (bytes, found) in [(2, &[][..]), (6, &[0])] {
-            let mut code = assembled(|a| {
+            let mut code = instructions(|a| {
                 a.mov(r10, qword_ptr(0x7000)).unwrap();
                 a.cmp(r10, 0x1234).unwrap();
                 a.call(r10).unwrap();
             });
             code[2] = named;
             code[2].set_len(bytes);
-            assert_eq!(unfolded(&code), found);
+            assert_eq!(unfolded(&Listing::new(code)), found);
         }
     }
 

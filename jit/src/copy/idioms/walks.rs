@@ -7,7 +7,8 @@
 //! also be a function of its own, which those call that lock what it has found.
 
 use crate::common::is_call;
-use crate::copy::loops::{Loop, ends_here, target};
+use crate::copy::listing::Listing;
+use crate::copy::loops::Loop;
 use crate::copy::ordered::{is_candidate, is_locked};
 use iced_x86::{Code, ConditionCode, Instruction, Mnemonic, OpKind, Register};
 use std::collections::BTreeSet;
@@ -19,7 +20,7 @@ const LONGEST: usize = 96;
 /// function's instructions in order, `locks` says which of them lock, and `loops` are its loops. `is_called` says
 /// that it is short, and called beside locks.
 pub(super) fn walks(
-    code: &[Instruction],
+    code: &Listing,
     locks: &[bool],
     is_called: bool,
     loops: &[Loop],
@@ -155,14 +156,13 @@ fn chased(moves: &[Move]) -> BTreeSet<Register> {
 }
 
 /// Of each instruction, whether the function can come to it from one of `front` before it takes a lock.
-fn reached_without(code: &[Instruction], locks: &[bool], mut front: Vec<usize>) -> Vec<bool> {
+fn reached_without(code: &Listing, locks: &[bool], mut front: Vec<usize>) -> Vec<bool> {
     let mut reached = vec![false; code.len()];
     while let Some(at) = front.pop() {
         if at >= code.len() || std::mem::replace(&mut reached[at], true) || locks[at] {
             continue;
         }
-        front.extend(target(code, &code[at]));
-        front.extend((!ends_here(&code[at])).then_some(at + 1));
+        front.extend(code.target(at).into_iter().chain(code.next(at)));
     }
     reached
 }

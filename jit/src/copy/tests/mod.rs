@@ -13,6 +13,7 @@ mod oracle;
 mod own;
 mod threads;
 
+use super::listing::Listing;
 use super::{CopyEngine, NAME};
 use iced_x86::code_asm::CodeAssembler;
 use iced_x86::{Decoder, Instruction};
@@ -27,8 +28,13 @@ const ROOM: u64 = 1 << 20;
 /// Code memory of an engine under test.
 const CODE: u64 = 8 << 20;
 
+/// What `write` assembles, at 0x1000, as a function.
+pub(super) fn assembled(write: impl FnOnce(&mut CodeAssembler)) -> Listing {
+    Listing::new(instructions(write))
+}
+
 /// The instructions of what `write` assembles, at 0x1000.
-pub(super) fn assembled(write: impl FnOnce(&mut CodeAssembler)) -> Vec<Instruction> {
+pub(super) fn instructions(write: impl FnOnce(&mut CodeAssembler)) -> Vec<Instruction> {
     let mut a = CodeAssembler::new(64).expect("64 is a bitness");
     write(&mut a);
     let bytes = a.assemble(0x1000).expect("what the tests write can be encoded");

@@ -4,8 +4,8 @@
 //! they are equal. A function that counts references or adds up computes what it stores.
 
 use super::Reached;
+use crate::copy::functions::Functions;
 use crate::copy::functions::extent::instructions;
-use crate::copy::functions::{Functions, stub_slot, word};
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
 /// The longest of them, in bytes.
@@ -22,11 +22,12 @@ impl Functions {
         call: u64,
         target: u64,
     ) -> bool {
-        let start = stub_slot(target).and_then(word).unwrap_or(target);
+        let start = self.behind_stub(target);
+        if !self.takes_lock(start) {
+            return false;
+        }
         let module = |at| self.modules.iter().position(|(range, _)| range.contains(&at));
-        let is_foreign = module(call) != module(start)
-            && module(start).is_some_and(|module| !self.modules[module].1);
-        is_foreign && self.takes_lock(start)
+        module(call) != module(start) && module(start).is_some_and(|module| !self.modules[module].1)
     }
 
     fn takes_lock(&mut self, start: u64) -> bool {
@@ -35,7 +36,8 @@ impl Functions {
         }
         let extent = self.around(start);
         let short = extent.filter(|it| it.range.start == start && it.range.end - start <= LONGEST);
-        let any = short.is_some_and(|extent| takes_lock(&instructions(&extent)));
+        let any = short
+            .is_some_and(|extent| self.has_locked(start) && takes_lock(&instructions(&extent)));
         self.wrappers.insert((start, FOREIGN), Reached { any, ..Reached::default() });
         any
     }
