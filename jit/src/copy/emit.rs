@@ -26,6 +26,8 @@ const CONTEXT: Slot = Slot(offset_of!(ThreadState, context) as u32);
 pub(super) const RCX_SLOT: Slot = Slot(offset_of!(ThreadState, rcx) as u32);
 /// Another guest register.
 pub(super) const SCRATCH: Slot = Slot(offset_of!(ThreadState, scratch) as u32);
+/// The guest's xmm0.
+pub(super) const VECTOR: Slot = Slot(offset_of!(ThreadState, vector) as u32);
 /// Target of an indirect branch.
 pub(super) const TARGET: Slot = Slot(offset_of!(ThreadState, target) as u32);
 /// Minus the watched stack pointer.
@@ -352,6 +354,51 @@ impl Code {
         self.put(&offset.to_le_bytes());
         self.put(&[0x8d, 0x89]);
         self.put(&value.wrapping_neg().to_le_bytes());
+    }
+
+    /// `movdqu gs:[vector], xmm0`, which changes nothing but the slot.
+    pub(super) fn spill_vector(&mut self) {
+        self.put(&[0x65, 0xf3, 0x0f, 0x7f, 0x04, 0x25]);
+        self.put(&VECTOR.0.to_le_bytes());
+    }
+
+    /// `movdqu xmm0, gs:[vector]`, which leaves the register's upper half as it is.
+    pub(super) fn reload_vector(&mut self) {
+        self.put(&[0x65, 0xf3, 0x0f, 0x6f, 0x04, 0x25]);
+        self.put(&VECTOR.0.to_le_bytes());
+    }
+
+    /// `movdqu xmm0, [rdx + offset]`
+    pub(super) fn load_vector_at_rdx(&mut self, offset: u32) {
+        self.put(&[0xf3, 0x0f, 0x6f, 0x82]);
+        self.put(&offset.to_le_bytes());
+    }
+
+    /// `movq xmm0, [rdx]; movhps xmm0, [rdx + offset]`
+    pub(super) fn load_halves_at_rdx(&mut self, offset: u32) {
+        self.put(&[0xf3, 0x0f, 0x7e, 0x02]);
+        self.put(&[0x0f, 0x16, 0x82]);
+        self.put(&offset.to_le_bytes());
+    }
+
+    /// `pcmpeqb xmm0, [constant]; pmovmskb ecx, xmm0; lea ecx, [rcx - 0xffff]`: zero if all of xmm0 is what lies at
+    /// an address that is a multiple of 16, below 2 GiB.
+    pub(super) fn difference_of_vector(&mut self, constant: u64) {
+        let constant = u32::try_from(constant).expect("translated code lies below 2 GiB");
+        self.put(&[0x66, 0x0f, 0x74, 0x04, 0x25]);
+        self.put(&constant.to_le_bytes());
+        self.put(&[0x66, 0x0f, 0xd7, 0xc8, 0x8d, 0x89]);
+        self.put(&0xffff_u32.wrapping_neg().to_le_bytes());
+    }
+
+    /// Puts bytes at an address that is a multiple of their number, and says where.
+    pub(super) fn constant(&mut self, bytes: [u8; 16]) -> u64 {
+        while !self.here().is_multiple_of(bytes.len() as u64) {
+            self.put(&[0xcc]);
+        }
+        let here = self.here();
+        self.put(&bytes);
+        here
     }
 
     /// `pext rcx, rcx, gs:[line mask]`

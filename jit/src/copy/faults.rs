@@ -16,7 +16,9 @@ pub(super) enum Fix {
     Rcx,
     /// rcx is in its slot, and rdx in the scratch slot.
     RcxAndRdx,
-    /// The same; what faulted is the look at the note of the guest address in rdx.
+    /// The same, and xmm0 is in its slot.
+    RcxRdxAndVector,
+    /// rcx is in its slot, and rdx in the scratch slot; what faulted is the look at the note of the guest address in rdx.
     Note,
     /// This register is in the scratch slot.
     Scratch(u8),
@@ -110,6 +112,7 @@ impl Mark {
             Fix::Note => (3, 0),
             Fix::Return => (4, 0),
             Fix::Scratch(register) => (5, register),
+            Fix::RcxRdxAndVector => (6, 0),
         };
         let place = u32::from(self.host) | u32::from(self.guest) << 16;
         [place, u32::from_le_bytes([self.done, self.accesses, fix, register])]
@@ -123,7 +126,8 @@ impl Mark {
             2 => Fix::RcxAndRdx,
             3 => Fix::Note,
             4 => Fix::Return,
-            _ => Fix::Scratch(register),
+            5 => Fix::Scratch(register),
+            _ => Fix::RcxRdxAndVector,
         };
         Mark { host: place as u16, guest: (place >> 16) as u16, done, accesses, fix }
     }
@@ -211,6 +215,11 @@ impl FaultMap {
             Fix::RcxAndRdx => {
                 context.gpr[reg::RCX] = state.rcx;
                 context.gpr[reg::RDX] = state.scratch;
+            }
+            Fix::RcxRdxAndVector => {
+                context.gpr[reg::RCX] = state.rcx;
+                context.gpr[reg::RDX] = state.scratch;
+                context.xmm[0] = state.vector;
             }
             Fix::Note => {
                 state.area.fault_address = context.gpr[reg::RDX];

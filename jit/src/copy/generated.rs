@@ -4,16 +4,23 @@
 //!
 //! ```text
 //!       mov [rcx slot], rcx
+//!       movdqu [vector], xmm0
 //!       mov [scratch], rdx
 //!       mov rdx, code
-//!       mov ecx, [rdx]            again for each four bytes
-//!       lea ecx, [rcx - bytes]
+//!       movdqu xmm0, [rdx]        again for each sixteen bytes
+//!       pcmpeqb xmm0, [bytes]
+//!       pmovmskb ecx, xmm0
+//!       lea ecx, [rcx - 0xffff]
 //!       jrcxz same
 //!       jmp changed               among the rare exits: has the block translated again
 //! same: mov rdx, [scratch]
+//!       movdqu xmm0, [vector]
 //!       mov rcx, [rcx slot]
 //!       translation of the block
 //! ```
+//!
+//! A block of less than sixteen bytes is compared as its first eight and its last eight bytes, and one of less
+//! than eight by fours, in rcx alone.
 //!
 //! The comparison changes no flags, even if the block overwrites them: other code that has taken the block's
 //! place may read them. It holds for whatever has written the code: this thread or another,
@@ -59,8 +66,9 @@ use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 use refrain_vm::line_index;
 use std::ops::Range;
 
-/// Bytes that are compared at once.
+/// Bytes that are compared at once, of a short block and of others.
 const STEP: usize = 4;
+const VECTOR: usize = 16;
 /// Bytes of the jump to where a block's code has changed.
 const JUMP: u8 = 5;
 /// Bytes of a line that is looked up.
@@ -131,19 +139,23 @@ impl Translator {
         } else if look == Look::Asked {
             self.ask_when_none_are_left(pc, code.len(), variant);
         }
+        let by_vector = code.len() >= VECTOR / 2;
+        let fix = if by_vector { Fix::RcxRdxAndVector } else { Fix::RcxAndRdx };
+        if by_vector {
+            self.hot.spill_vector();
+        }
         self.hot.spill(emit::SCRATCH, RDX);
-        self.faults.mark(self.hot.here(), pc, 0, Fix::RcxAndRdx);
+        self.faults.mark(self.hot.here(), pc, 0, fix);
         self.hot.load_constant(RDX, start);
-        let changed = self.cold.here();
-        // The last comparison overlaps the one before, if it must.
-        let end = code.len() - STEP;
-        for offset in (0..end).step_by(STEP).chain([end]) {
-            let bytes = code[offset..offset + STEP].try_into().expect("as many as a step has");
-            self.hot.difference_at_rdx(offset as u32, u32::from_le_bytes(bytes));
-            self.hot.skip_if_rcx_zero(JUMP);
-            self.hot.jmp(changed);
+        if by_vector {
+            self.compare_by_vector(code);
+        } else {
+            self.compare(code);
         }
         self.hot.reload(RDX, emit::SCRATCH);
+        if by_vector {
+            self.hot.reload_vector();
+        }
         if look == Look::Permitted {
             self.hot.set_byte(emit::WINDOW, 0);
         }
@@ -153,7 +165,53 @@ impl Translator {
             let (code, behind) = (code.to_vec(), self.hot.here());
             self.looked.blocks.insert((pc, variant), Looked { code, start, behind, keeps: None });
         }
-        self.changed_exit(pc, body, variant, true);
+        self.changed_exit(pc, body, variant, Some(fix));
+    }
+
+    /// Emits the comparison of the code at rdx with these bytes. Where they differ it goes on with what is emitted
+    /// next among the rare exits.
+    fn compare(&mut self, code: &[u8]) {
+        let changed = self.cold.here();
+        // The last comparison overlaps the one before, if it must.
+        let end = code.len() - STEP;
+        for offset in (0..end).step_by(STEP).chain([end]) {
+            let bytes = code[offset..offset + STEP].try_into().expect("as many as a step has");
+            self.hot.difference_at_rdx(offset as u32, u32::from_le_bytes(bytes));
+            self.hot.skip_if_rcx_zero(JUMP);
+            self.hot.jmp(changed);
+        }
+    }
+
+    /// The same of at least eight bytes, in xmm0.
+    fn compare_by_vector(&mut self, code: &[u8]) {
+        const HALF: usize = VECTOR / 2;
+        let is_whole = code.len() >= VECTOR;
+        let last = code.len() - if is_whole { VECTOR } else { HALF };
+        let offsets: Vec<usize> = match is_whole {
+            true => (0..last).step_by(VECTOR).chain([last]).collect(),
+            false => vec![last],
+        };
+        let constant = |&offset: &usize| {
+            let mut bytes = [0; VECTOR];
+            if is_whole {
+                bytes.copy_from_slice(&code[offset..offset + VECTOR]);
+            } else {
+                bytes[..HALF].copy_from_slice(&code[..HALF]);
+                bytes[HALF..].copy_from_slice(&code[offset..]);
+            }
+            self.cold.constant(bytes)
+        };
+        let constants: Vec<u64> = offsets.iter().map(constant).collect();
+        let changed = self.cold.here();
+        for (offset, constant) in offsets.into_iter().zip(constants) {
+            match is_whole {
+                true => self.hot.load_vector_at_rdx(offset as u32),
+                false => self.hot.load_halves_at_rdx(offset as u32),
+            }
+            self.hot.difference_of_vector(constant);
+            self.hot.skip_if_rcx_zero(JUMP);
+            self.hot.jmp(changed);
+        }
     }
 
     /// Emits the look whether the thread keeps the code of the block at `pc`, which has these bytes.
@@ -181,7 +239,7 @@ impl Translator {
         let keeps = Some(Keeping { entry, jump: entry + APART, changed, asked: 0 });
         let (code, behind) = (code.to_vec(), self.hot.here());
         self.looked.blocks.insert((pc, variant), Looked { code, start, behind, keeps });
-        self.changed_exit(pc, body, variant, false);
+        self.changed_exit(pc, body, variant, None);
     }
 
     /// Whether the guest generates the code at an address.
@@ -293,9 +351,12 @@ impl Translator {
     }
 
     /// Emits the way out of a block whose code has changed: a jump to its translation, once there
-    /// is one.
-    fn changed_exit(&mut self, pc: u64, body: u64, variant: Variant, compared: bool) {
-        if compared {
+    /// is one. If it has compared its code, `spilled` says what it has spilled besides rcx.
+    fn changed_exit(&mut self, pc: u64, body: u64, variant: Variant, spilled: Option<Fix>) {
+        if spilled == Some(Fix::RcxRdxAndVector) {
+            self.cold.reload_vector();
+        }
+        if spilled.is_some() {
             self.cold.reload(RDX, emit::SCRATCH);
         }
         self.cold.reload(RCX, emit::RCX_SLOT);

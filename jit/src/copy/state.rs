@@ -204,6 +204,8 @@ pub(super) struct ThreadState {
     /// What the thread met last: the machine's, or `own_met`.
     pub(super) met: *mut LastMet,
     own_met: Zeroed<LastMet>,
+    /// The lower half of the guest's first vector register while a block compares its code.
+    pub(super) vector: [u64; 2],
     /// What a gate puts aside.
     pub(super) aside: [u64; 2],
     /// Zero.
@@ -265,6 +267,7 @@ impl ThreadState {
                 entry: 0,
                 rcx: 0,
                 scratch: 0,
+                vector: [0; 2],
                 target: 0,
                 minus_watched: 0,
                 exit: std::ptr::null(),

@@ -202,3 +202,42 @@ fn other_threads_change_code() {
         }
     });
 }
+
+/// A change of any byte of a block is seen, however long the block is, and what a vector register holds goes
+/// through.
+#[test]
+fn each_byte_is_compared() {
+    const NOP: u8 = 0x90;
+    const CMC: u8 = 0xf5;
+    let guest = Guest::new();
+    let engine = engine_of(&guest);
+    for len in 1..=40_u64 {
+        let run = || {
+            let mut context = guest.context();
+            context.xmm[0] = [0x1234, 0x5678];
+            assert_eq!(run(&engine, &mut context), Exit::Syscall);
+            assert_eq!(context.xmm[0], [0x1234, 0x5678], "{len} bytes");
+            context.gpr[reg::RAX]
+        };
+        // A `nop`, or a `cmc` in its place.
+        let write = |changed: Option<u64>| {
+            guest.assemble(|a| {
+                a.clc().unwrap();
+                for at in 1..len {
+                    a.db(&[if changed == Some(at) { CMC } else { NOP }]).unwrap();
+                }
+                a.setc(al).unwrap();
+                a.movzx(eax, al).unwrap();
+                a.syscall().unwrap();
+            });
+        };
+        write(None);
+        assert_eq!(run(), 0, "{len} bytes");
+        for at in 1..len {
+            write(Some(at));
+            assert_eq!(run(), 1, "byte {at} of {len}");
+            write(None);
+            assert_eq!(run(), 0, "byte {at} of {len}");
+        }
+    }
+}
