@@ -265,7 +265,8 @@ pub mod accessed {
     pub const NEXT: u16 = 0;
     /// What a system call has written, or of a branch that reads where it goes to: it is made later.
     pub const AHEAD: u16 = 1;
-    /// The reading of the instructions themselves, from `pc` on, which the guest has generated.
+    /// The reading of the instructions themselves, from `pc` on, which the guest has generated. The first such
+    /// event waits for nobody: its `result` says how many bytes of code the thread compares with what it was.
     pub const CODE: u16 = 2;
     /// What the system call reads that comes next, or the word that the kernel clears at the thread's end.
     pub const CALL: u16 = 3;

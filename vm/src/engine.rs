@@ -395,9 +395,10 @@ pub trait Cpu {
         &[]
     }
 
-    /// After an [`Exit::Code`]: the code at `rip` is what it is now, when it is executed next.
-    fn read_code(&mut self, context: &mut Context) {
-        let _ = context;
+    /// After an [`Exit::Code`]: all code in the lines of so many bytes from `rip` on is what it is now, when it is
+    /// executed next; none, if `len` is 0.
+    fn read_code(&mut self, context: &mut Context, len: u64) {
+        let _ = (context, len);
     }
 
     /// Executes the one instruction at `rip` as the processor would, without reporting it. Used

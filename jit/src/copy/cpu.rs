@@ -333,11 +333,19 @@ impl CopyCpu {
                 });
             }
             Kind::Changed { body, field, variant } => {
-                return self.translated(context, variant, |translator| {
+                let next = self.translated(context, variant, |translator| {
                     let same = translator.generation == generation;
                     let field = same.then_some(field.into());
                     translator.changed(desc.pc, variant, body.into(), field).map(|()| None)
                 });
+                let compared = self.shared.lock().compared_by_itself(desc.pc, variant);
+                let Some(len) = compared.filter(|_| matches!(next, Next::Run(_))) else {
+                    return next;
+                };
+                self.asks = variant;
+                self.spans.clear();
+                self.spans.push(Span { start: desc.pc, len, write: false });
+                Exit::Code
             }
             Kind::JumpMiss(variant) => {
                 let pc = self.state.target;
@@ -525,10 +533,11 @@ impl Cpu for CopyCpu {
         fault
     }
 
-    fn read_code(&mut self, context: &mut Context) {
+    fn read_code(&mut self, context: &mut Context, len: u64) {
         let (pc, variant) = (context.rip, self.asks);
         self.read = None;
-        let again = |translator: &mut Translator| translator.look_again(pc, variant).map(|()| None);
+        let again =
+            |translator: &mut Translator| translator.look_again(pc, len, variant).map(|()| None);
         if let Next::Run(start) = self.translated(context, variant, again) {
             let translator = self.shared.lock();
             let behind = translator.behind_the_look(pc, variant);

@@ -29,8 +29,7 @@
 //! With every access in order ([`refrain_vm::EngineConfig::every_access`]), reading code is an access too:
 //! a thread that may not read the lines of the code by itself asks the machine
 //! ([`refrain_vm::Exit::Code`]), which lets it read the code, and executes what it has read. Such
-//! an access is not counted, because blocks begin elsewhere in a replay; a replay asks where the
-//! recording had an event, once no accesses are left before the next one.
+//! an access is not counted, because blocks begin elsewhere in a replay, but it is an event.
 //!
 //! A thread asks before it writes a line that another thread may read, and each thread looks up its own stores.
 //! So in a recording, a thread compares a line once, with all blocks that have been made of it, and *keeps* the
@@ -52,13 +51,18 @@
 //! nothing changed, lies in a line of which something else is written all the time: it compares by itself, in
 //! a window, if the thread may read the code.
 //!
+//! A replay compares code where the recording did, and nowhere else. A block at whose address the recording has an
+//! event asks the machine, once no accesses are left before the next event; and the machine has the lines that the
+//! recording compared there compared with all blocks that have been made of them. Every block begins with a jump,
+//! which leads to the block's new translation when the code has changed.
+//!
 //! A block whose code has changed leads to its new translation from then on. If the code is what it
 //! was again, so is the translation.
 
 use super::desc::{Kind, MAX_BLOCK, Variant};
 use super::emit::{self, RCX, RDX};
 use super::faults::Fix;
-use super::looked::{Keeping, Key, Looked};
+use super::looked::{Keeping, Key, Looked, Way};
 use super::state::NEVER;
 use super::translator::{Failure, Translator};
 use crate::memory::read_guest;
@@ -83,7 +87,9 @@ pub(super) enum Look {
     Kept,
     /// The same where that has turned out to be of no use: it compares, if the thread may.
     Permitted,
-    /// In a replay of one, where an event may come: if the machine has said so.
+    /// In a replay of one, which compares where the recording did: not at all.
+    Followed,
+    /// The same where an event may come.
     Asked,
 }
 
@@ -129,15 +135,17 @@ impl Translator {
             return;
         }
         let look = self.look(pc, variant);
-        if look == Look::Kept {
-            return self.look_whether_kept(pc, (start, code), variant);
+        match look {
+            Look::Kept => return self.look_whether_kept(pc, (start, code), variant),
+            Look::Followed | Look::Asked => {
+                return self.follow_recording(pc, (start, code), look == Look::Asked, variant);
+            }
+            Look::Plain | Look::Permitted => {}
         }
         self.faults.begin(body, pc);
         self.hot.spill(emit::RCX_SLOT, RCX);
         if look == Look::Permitted {
             self.may_read_code(pc, start..start + code.len() as u64, variant);
-        } else if look == Look::Asked {
-            self.ask_when_none_are_left(pc, code.len(), variant);
         }
         let by_vector = code.len() >= VECTOR / 2;
         let fix = if by_vector { Fix::RcxRdxAndVector } else { Fix::RcxAndRdx };
@@ -163,9 +171,41 @@ impl Translator {
         self.faults.end(self.hot.here(), 0);
         if look != Look::Plain {
             let (code, behind) = (code.to_vec(), self.hot.here());
-            self.looked.blocks.insert((pc, variant), Looked { code, start, behind, keeps: None });
+            let looked = Looked { code, start, behind, way: Way::Compares };
+            self.looked.blocks.insert((pc, variant), looked);
         }
-        self.changed_exit(pc, body, variant, Some(fix));
+        self.changed_exit(pc, body, variant, fix);
+    }
+
+    /// Emits the jump by which the block at `pc`, which has these bytes, can be made to lead to its new translation,
+    /// and the way out where an event may come.
+    fn follow_recording(
+        &mut self,
+        pc: u64,
+        (start, code): (u64, &[u8]),
+        asks: bool,
+        variant: Variant,
+    ) {
+        let body = self.hot.here();
+        self.faults.begin(body, pc);
+        self.hot.align_field(1);
+        self.hot.put(&[0xe9]);
+        let jump = self.hot.here();
+        self.hot.rel32(jump + 4);
+        if asks {
+            self.faults.mark(self.hot.here(), pc, 0, Fix::Rcx);
+            self.hot.spill(emit::RCX_SLOT, RCX);
+            self.ask_when_none_are_left(pc, code.len(), variant);
+            self.hot.reload(RCX, emit::RCX_SLOT);
+        }
+        self.faults.end(self.hot.here(), 0);
+        for line in lines(start, start + code.len() as u64) {
+            self.looked.keeping.entry(line).or_default().push((pc, variant));
+        }
+        let way = Way::Follows { jump, changed: self.cold.here() };
+        let (code, behind) = (code.to_vec(), self.hot.here());
+        self.looked.blocks.insert((pc, variant), Looked { code, start, behind, way });
+        self.changed_exit(pc, body, variant, Fix::None);
     }
 
     /// Emits the comparison of the code at rdx with these bytes. Where they differ it goes on with what is emitted
@@ -236,10 +276,10 @@ impl Translator {
         self.hot.reload(RCX, emit::RCX_SLOT);
         self.faults.end(self.hot.here(), 0);
         let changed = self.cold.here();
-        let keeps = Some(Keeping { entry, jump: entry + APART, changed, asked: 0 });
+        let way = Way::Keeps(Keeping { entry, jump: entry + APART, changed, asked: 0 });
         let (code, behind) = (code.to_vec(), self.hot.here());
-        self.looked.blocks.insert((pc, variant), Looked { code, start, behind, keeps });
-        self.changed_exit(pc, body, variant, None);
+        self.looked.blocks.insert((pc, variant), Looked { code, start, behind, way });
+        self.changed_exit(pc, body, variant, Fix::Rcx);
     }
 
     /// Whether the guest generates the code at an address.
@@ -256,7 +296,7 @@ impl Translator {
             None if self.looked.comparing.contains(&pc) => Look::Permitted,
             None => Look::Kept,
             Some(sites) if sites.contains(&pc) && self.is_generated(pc) => Look::Asked,
-            Some(_) => Look::Plain,
+            Some(_) => Look::Followed,
         }
     }
 
@@ -295,38 +335,52 @@ impl Translator {
         self.looked.blocks.get(&(pc, variant)).map(|looked| looked.behind)
     }
 
-    /// Forgets the translation of a block if its code has changed. Its thread is about to keep the block's
-    /// lines: those of all blocks in them that have changed will not be executed any more.
-    pub(super) fn look_again(&mut self, pc: u64, variant: Variant) -> Result<(), Failure> {
+    /// Forgets the translations of blocks whose code has changed, in the lines of so many bytes from `pc` on, where
+    /// a thread has come to. In a recording, the thread is about to keep these lines.
+    pub(super) fn look_again(
+        &mut self,
+        pc: u64,
+        len: u64,
+        variant: Variant,
+    ) -> Result<(), Failure> {
         let key = (pc, variant);
-        let (Some(looked), Some(body)) =
-            (self.looked.blocks.get(&key), self.bodies.get(pc, variant))
-        else {
-            return Ok(());
-        };
-        let mut is_over = !is_current(looked);
-        if looked.keeps.is_some() {
-            for line in lines(looked.start, looked.start + looked.code.len() as u64) {
+        let start = self.looked.blocks.get(&key).map_or(pc, |looked| looked.start);
+        if len > 0 {
+            for line in lines(start, pc + len) {
                 self.look_at_line(line);
             }
-            let asked = self.looked.blocks.get_mut(&key).and_then(|looked| looked.keeps.as_mut());
-            if let Some(keeping) = asked {
+        }
+        let Some(body) = self.bodies.get(pc, variant) else { return Ok(()) };
+        let is_over = match self.looked.blocks.get_mut(&key) {
+            None => true,
+            Some(looked) if looked.way == Way::Compares => !is_current(looked),
+            Some(Looked { way: Way::Keeps(keeping), .. }) => {
                 keeping.asked += 1;
-                if keeping.asked == OFTEN {
+                let is_often = keeping.asked == OFTEN;
+                if is_often {
                     self.looked.comparing.insert(pc);
                     self.outdate(key);
-                    is_over = true;
                 }
+                is_often
             }
-        }
+            Some(_) => false,
+        };
         if is_over { self.changed(pc, variant, body, None) } else { Ok(()) }
+    }
+
+    /// How many bytes of code a thread has compared that has found, by itself, that the block at `pc` has changed:
+    /// in a recording of every access, whose replay compares where the recording did.
+    pub(super) fn compared_by_itself(&self, pc: u64, variant: Variant) -> Option<u64> {
+        let looked = self.looked.blocks.get(&(pc, variant))?;
+        let is_told = self.looked.comparing.contains(&pc) && looked.way == Way::Compares;
+        is_told.then_some(looked.start + looked.code.len() as u64 - pc)
     }
 
     /// Compares a line with the blocks that have been made of it.
     fn look_at_line(&mut self, line: usize) {
         let Some(mut keys) = self.looked.keeping.remove(&line) else { return };
         keys.retain(|key| {
-            let is_there = |looked: &Looked| looked.keeps.is_some();
+            let is_there = |looked: &Looked| looked.way != Way::Compares;
             let looked = self.looked.blocks.get(key).filter(|looked| is_there(looked));
             let stays = looked.is_some_and(is_current);
             if looked.is_some() && !stays {
@@ -341,25 +395,29 @@ impl Translator {
 
     /// A block has changed: whoever comes to it goes to its new translation.
     fn outdate(&mut self, key: Key) {
-        let Some(Looked { keeps: Some(keeping), .. }) = self.looked.blocks.remove(&key) else {
-            return;
-        };
-        let Keeping { entry, jump, changed, .. } = keeping;
-        // No thread keeps the line whose code is not what it was, so each look of this block leads to `jump`.
-        self.patch(jump, changed);
-        self.make_displacement(entry, NEVER);
+        match self.looked.blocks.remove(&key).map(|looked| looked.way) {
+            // No thread keeps the line whose code is not what it was, so each look of this block leads to `jump`.
+            Some(Way::Keeps(Keeping { entry, jump, changed, .. })) => {
+                self.patch(jump, changed);
+                self.make_displacement(entry, NEVER);
+            }
+            Some(Way::Follows { jump, changed }) => self.patch(jump, changed),
+            Some(Way::Compares) | None => {}
+        }
     }
 
     /// Emits the way out of a block whose code has changed: a jump to its translation, once there
-    /// is one. If it has compared its code, `spilled` says what it has spilled besides rcx.
-    fn changed_exit(&mut self, pc: u64, body: u64, variant: Variant, spilled: Option<Fix>) {
-        if spilled == Some(Fix::RcxRdxAndVector) {
+    /// is one. `spilled` says which registers are in their slots.
+    fn changed_exit(&mut self, pc: u64, body: u64, variant: Variant, spilled: Fix) {
+        if spilled == Fix::RcxRdxAndVector {
             self.cold.reload_vector();
         }
-        if spilled.is_some() {
+        if matches!(spilled, Fix::RcxRdxAndVector | Fix::RcxAndRdx) {
             self.cold.reload(RDX, emit::SCRATCH);
         }
-        self.cold.reload(RCX, emit::RCX_SLOT);
+        if spilled != Fix::None {
+            self.cold.reload(RCX, emit::RCX_SLOT);
+        }
         self.cold.align_field(1);
         self.cold.put(&[0xe9]);
         let field = self.cold.here();

@@ -11,7 +11,7 @@ pub(super) type Key = (u64, Variant);
 pub(super) struct LookedBlocks {
     /// Their translations.
     pub(super) blocks: FixedMap<Key, Looked>,
-    /// By line index: the blocks that look whether their thread keeps that line.
+    /// By line index: the blocks of that line that are told when it has changed.
     pub(super) keeping: FixedMap<usize, Vec<Key>>,
     /// The addresses of blocks whose lines are written too often for that: these blocks compare their code each
     /// time.
@@ -34,8 +34,24 @@ pub(super) struct Looked {
     pub(super) start: u64,
     /// Where the translation goes on.
     pub(super) behind: u64,
-    /// How it looks, if that is whether its thread keeps the code.
-    pub(super) keeps: Option<Keeping>,
+    /// How others lead to its new translation when its code has changed.
+    pub(super) way: Way,
+}
+
+/// How a block of generated code is told that its code has changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Way {
+    /// It compares by itself.
+    Compares,
+    /// It looks whether its thread keeps the code.
+    Keeps(Keeping),
+    /// In a replay, which compares where the recording did: it begins with a jump.
+    Follows {
+        /// The displacement of the jump.
+        jump: u64,
+        /// The way to the block's new translation.
+        changed: u64,
+    },
 }
 
 /// Where a block looks whether its thread keeps its code.

@@ -310,6 +310,10 @@ impl GuestThread {
     pub(crate) fn read_code(&mut self) -> Flow {
         let spans = self.cpu.spans().to_vec();
         let filter = self.fast_path.accesses.as_ref().map(|accesses| accesses.filter);
+        // Who inserts a handover in the thread's stream waits until the window is closed.
+        filter.iter().for_each(|filter| filter.set_window(false));
+        let len = spans.iter().map(|span| span.len).sum();
+        self.looked_at_code(len);
         let may_read = |filter: &Filter| {
             filter.set_window(true);
             spans.iter().all(|&span| filter.permits(span))
@@ -324,9 +328,18 @@ impl GuestThread {
         if let (Some(filter), Some(lines)) = (&filter, self.machine.lines()) {
             lines.keep_code(filter, &spans);
         }
-        self.cpu.read_code(&mut self.context);
+        self.cpu.read_code(&mut self.context, len);
         self.end_turns(&turns);
         Flow::Continue
+    }
+
+    /// The thread compares the code that it has come to, of this length: so does a replay, here and nowhere else.
+    /// (An event that waits for nobody.)
+    fn looked_at_code(&mut self, len: u64) {
+        let object = order::accesses_object(self.id);
+        let event = self.event(EventKind::Takeover, host::ticks());
+        let event = Event { object, nr: accessed::CODE, result: len as i32, ..event };
+        self.append(event, None);
     }
 
     /// Takes lines over, and the turns of those that are contended, which are kept until the access

@@ -133,15 +133,17 @@ impl GuestThread {
     /// The thread has come to code that the guest has generated, where an event may be of reading it.
     pub(crate) fn read_code(&mut self) -> Result<(), Halt> {
         let mut turns: Vec<(usize, u64)> = Vec::new();
+        let mut len = 0;
         while self.reads_code_next()? {
             let next = self.cursor.peek()?.map(|event| order::slot(event.object));
             if turns.iter().any(|&(slot, _)| Some(slot) == next) {
                 // The thread was called away when it had read the code, and read it again.
                 self.end_turns(&mut turns);
             }
+            len = len.max(self.cursor.peek()?.map_or(0, |event| event.result.max(0) as u64));
             turns.extend(self.event_of_access()?);
         }
-        self.cpu.read_code(&mut self.context);
+        self.cpu.read_code(&mut self.context, len);
         self.end_turns(&mut turns);
         if self.cursor.peek()?.is_none() { Err(Halt::Done) } else { Ok(()) }
     }

@@ -401,7 +401,7 @@ fn generated_code_is_what_it_was_when_it_was_read() {
         let mut context = context_of(&guest);
         generated(&guest, constant);
         assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Code);
-        cpu.read_code(&mut context);
+        read_code(&mut *cpu, &mut context);
         generated(&guest, 7);
         assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall);
         assert_eq!(context.gpr[reg::RAX], constant as u64);
@@ -413,7 +413,13 @@ fn keep(cpu: &mut dyn Cpu, context: &mut Context, address: u64) {
     let (filter, line) = (cpu.filter().unwrap(), refrain_vm::line_index(address));
     filter.permit(line, false);
     filter.keep_code(line);
-    cpu.read_code(context);
+    read_code(cpu, context);
+}
+
+/// The thread reads the code that it has come to.
+fn read_code(cpu: &mut dyn Cpu, context: &mut Context) {
+    let len = cpu.spans().iter().map(|span| span.len).sum();
+    cpu.read_code(context, len);
 }
 
 /// Two functions of one line change, and a thread that comes to one of them again keeps the line: the other
@@ -502,7 +508,7 @@ fn what_generated_code_may_not_access_is_reported_once_it_was_read() {
                 Exit::Syscall => break,
                 Exit::Code => {
                     read += 1;
-                    cpu.read_code(&mut context);
+                    read_code(&mut *cpu, &mut context);
                 }
                 Exit::Ordered { .. } => {
                     reported += 1;
@@ -535,8 +541,59 @@ fn a_replay_asks_for_generated_code_where_events_are() {
     unsafe { &*filter.count }.store(1, Ordering::Relaxed);
     assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Code);
     assert_eq!((context.rip, count(&filter)), (guest.code + 64, 0));
-    cpu.read_code(&mut context);
+    read_code(&mut *cpu, &mut context);
     assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall);
+}
+
+/// A replay executes what it has translated until an event says that the recording has looked at the code, and then
+/// all blocks of those lines as they are.
+#[test]
+fn a_replay_compares_code_where_the_recording_did() {
+    let guest = Guest::new();
+    let sites = Arc::new(BTreeSet::from([guest.code]));
+    let Some(engine) = every(Some(sites)) else { return };
+    engine.generated(guest.code..guest.code + 4096);
+    let second = guest.code + 32;
+    let both = |constant: i32| {
+        for at in [guest.code, second] {
+            guest.assemble_at(at, |a| {
+                a.mov(eax, constant).unwrap();
+                a.add(eax, 100).unwrap();
+                a.syscall().unwrap();
+            });
+        }
+    };
+    let mut cpu = engine.attach().unwrap();
+    let filter = cpu.filter().unwrap();
+    // SAFETY: as in `count`.
+    let leave = |left: u64| unsafe { &*filter.count }.store(left, Ordering::Relaxed);
+    let run = |cpu: &mut dyn Cpu, at: u64, len: Option<u64>| {
+        let mut context = context_of(&guest);
+        context.rip = at;
+        context.xmm[0] = [7, 8];
+        leave(u64::from(len.is_none()));
+        if let Some(len) = len {
+            assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Code);
+            cpu.read_code(&mut context, len);
+        }
+        assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall);
+        assert_eq!(
+            (context.gpr[reg::RCX], context.xmm[0]),
+            (context_of(&guest).gpr[reg::RCX], [7, 8])
+        );
+        context.gpr[reg::RAX]
+    };
+    both(0);
+    assert_eq!([run(&mut *cpu, guest.code, None), run(&mut *cpu, second, None)], [100, 100]);
+    for constant in 1..5 {
+        let (before, now) = (99 + constant as u64, 100 + constant as u64);
+        both(constant);
+        assert_eq!(run(&mut *cpu, guest.code, None), before, "no event says that it has changed");
+        assert_eq!(run(&mut *cpu, guest.code, Some(0)), before, "an event of something else");
+        assert_eq!(run(&mut *cpu, second, None), before);
+        assert_eq!(run(&mut *cpu, guest.code, Some(10)), now);
+        assert_eq!(run(&mut *cpu, second, None), now, "it is in the same line");
+    }
 }
 
 /// A block of accesses with various operands, to which the registers that they need change meanwhile.
