@@ -10,6 +10,7 @@ pub(crate) fn emulated(instruction: &Instruction) -> Option<Emulate> {
         Mnemonic::Rdtsc => Emulate::Rdtsc,
         Mnemonic::Rdtscp => Emulate::Rdtscp,
         Mnemonic::Xgetbv => Emulate::Xgetbv,
+        Mnemonic::Iretq => Emulate::InterruptReturn,
         Mnemonic::Rdrand | Mnemonic::Rdseed => Emulate::Random {
             register: instruction.op0_register().full_register().number() as u8,
             size: instruction.op0_register().size() as u8,

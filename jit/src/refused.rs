@@ -14,7 +14,6 @@ pub(crate) fn is_refused(mnemonic: Mnemonic) -> bool {
             | Sysretq
             | Iret
             | Iretd
-            | Iretq
             | Retf
             | Into
             | Rdgsbase

@@ -38,6 +38,12 @@ fn what_it_is() {
     is_as_natively(include_str!("../guest/itself.c"));
 }
 
+/// The machine executes `iretq` in the processor's place.
+#[test]
+fn all_registers_at_once() {
+    is_as_natively(include_str!("../guest/all_at_once.c"));
+}
+
 /// The machine executes `xsave` and `xrstor` in the processor's place.
 #[test]
 fn its_extended_state() {

@@ -575,6 +575,8 @@ pub enum Emulate {
     Xgetbv,
     /// Stores or loads the components of the extended state that edx:eax names (`xsave`, `xrstor`).
     State(StateArea),
+    /// Takes rip, the flags and rsp from the stack (`iretq`).
+    InterruptReturn,
 }
 
 /// An `xsave` or `xrstor`.

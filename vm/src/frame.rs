@@ -101,7 +101,9 @@ pub(crate) const FX_SAVE: usize = 512;
 const FLAGS: u64 = 0xcd5;
 const ALWAYS: u64 = 0x202;
 /// Code and stack segments of 64-bit programs.
-const SEGMENTS: u64 = 0x33 | 0x2b << 48;
+pub(crate) const CODE_SEGMENT: u64 = 0x33;
+pub(crate) const STACK_SEGMENT: u64 = 0x2b;
+const SEGMENTS: u64 = CODE_SEGMENT | STACK_SEGMENT << 48;
 /// `UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS`, and `UC_FP_XSTATE` with an `xsave` area.
 const CONTEXT_FLAGS: u64 = 6;
 const XSTATE: u64 = 1;
@@ -231,7 +233,7 @@ pub(crate) fn leave(context: &mut Context) -> Option<Left> {
         context.gpr[register] = word(at::REGISTERS + 8 * slot as u64);
     }
     context.rip = word(at::RIP);
-    context.rflags = word(at::FLAGS) & FLAGS | ALWAYS;
+    context.rflags = flags_of(word(at::FLAGS));
     if let Some((legacy, extended)) = fp_state {
         let legacy = legacy.as_slice().try_into().expect("as many bytes as were asked for");
         restore_fp(context, legacy, extended.as_deref());
@@ -239,6 +241,11 @@ pub(crate) fn leave(context: &mut Context) -> Option<Left> {
     let stack = [0, 8, 16].map(|offset| word(at::STACK + offset));
     let stack = AltStack::from_words(stack);
     Some(Left { address, mask: word(at::MASK), stack })
+}
+
+/// The flags that a program gets by setting these.
+pub(crate) fn flags_of(word: u64) -> u64 {
+    word & FLAGS | ALWAYS
 }
 
 /// The floating-point state at `address` with its extension, if it is marked as having one.

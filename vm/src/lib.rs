@@ -29,6 +29,7 @@ mod frame;
 mod hidden;
 mod hooks;
 mod host;
+mod interrupt_return;
 mod kick;
 mod known_pages;
 pub mod layout;

@@ -260,6 +260,7 @@ impl Desc {
             Kind::Emulate(Emulate::Rdtscp) => (8, 0),
             Kind::Emulate(Emulate::Xgetbv) => (9, 0),
             Kind::Spans => (12, 0),
+            Kind::Emulate(Emulate::InterruptReturn) => (14, 0),
             _ => return None,
         };
         Some([kind, field, u32::try_from(pc).ok()?, rest])
@@ -284,6 +285,7 @@ impl Desc {
             11 => Kind::Performed { resume: field },
             12 => Kind::Spans,
             13 => Kind::Strings(Strings::of_bits(byte)),
+            14 => Kind::Emulate(Emulate::InterruptReturn),
             _ => Kind::Faulted,
         };
         Desc { go_on, kind, pc: pc.into(), rest }

@@ -14,7 +14,7 @@ use crate::engine::{Emulate, Exit, Mode, RecordingCpu};
 use crate::hooks::HookMap;
 use crate::host;
 use crate::kick::Attention;
-use crate::{Error, Processor, Result, cpuid, first_thread, reserve, state_area};
+use crate::{Error, Processor, Result, cpuid, first_thread, interrupt_return, reserve, state_area};
 use crossbeam::channel::{Sender, bounded};
 use refrain_trace::payload::SyscallRecord;
 use refrain_trace::{Entry, Event, EventKind, NO_TICKET, ThreadId, order};
@@ -342,6 +342,10 @@ impl GuestThread {
             Emulate::Xgetbv => cpuid::xgetbv(self.machine.processor, &mut self.context),
             Emulate::State(area) => {
                 let done = state_area::execute(area, self.machine.processor, &mut self.context);
+                return done.map_or_else(|fault| self.fault(fault), |()| Flow::Continue);
+            }
+            Emulate::InterruptReturn => {
+                let done = interrupt_return::execute(&mut self.context);
                 return done.map_or_else(|fault| self.fault(fault), |()| Flow::Continue);
             }
             Emulate::Rdtsc | Emulate::Rdtscp => {

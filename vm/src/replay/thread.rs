@@ -17,7 +17,7 @@ use crate::host::{self, Guest};
 use crate::observer::ThreadObserver;
 use crate::same_epoch::{EpochWords, SameEpoch};
 use crate::syscall::Call;
-use crate::{Error, Result, cpuid, state_area};
+use crate::{Error, Result, cpuid, interrupt_return, state_area};
 use refrain_trace::payload::{SyscallRecord, Write};
 use refrain_trace::{Access, Cursor, Event, EventId, EventKind, ThreadId, order};
 use std::cell::LazyCell;
@@ -582,6 +582,10 @@ impl GuestThread {
             Emulate::Xgetbv => cpuid::xgetbv(self.machine.processor, &mut self.context),
             Emulate::State(area) => {
                 let done = state_area::execute(area, self.machine.processor, &mut self.context);
+                return done.or_else(|fault| self.fault(fault));
+            }
+            Emulate::InterruptReturn => {
+                let done = interrupt_return::execute(&mut self.context);
                 return done.or_else(|fault| self.fault(fault));
             }
             Emulate::Rdtsc | Emulate::Rdtscp => {

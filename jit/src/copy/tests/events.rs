@@ -299,6 +299,7 @@ fn emulated_instructions() {
         a.rdrand(r9d).unwrap();
         a.rdseed(rax).unwrap();
         a.xgetbv().unwrap();
+        a.iretq().unwrap();
         a.syscall().unwrap();
     });
     let engine = engine(EngineConfig::default());
@@ -311,6 +312,7 @@ fn emulated_instructions() {
     assert_eq!(next(), Exit::Emulate(Emulate::Random { register: 9, size: 4 }));
     assert_eq!(next(), Exit::Emulate(Emulate::Random { register: 0, size: 8 }));
     assert_eq!(next(), Exit::Emulate(Emulate::Xgetbv));
+    assert_eq!(next(), Exit::Emulate(Emulate::InterruptReturn));
     assert_eq!(next(), Exit::Syscall);
 }
 
