@@ -4,7 +4,10 @@
 //! idiom tells: scheduling in Go, safepoints in HotSpot, optimized code in V8, the collector's stops in
 //! Mono, the progress of schedulers in Erlang's BEAM, compiled Lisp in SBCL's image, of whose functions
 //! nobody tells the bounds, the virtual machine and the parallel collector of Guile, what GHC makes of
-//! Haskell, whose threads share every value that has not been computed yet, and Racket's places and futures.
+//! Haskell, whose threads share every value that has not been computed yet, Racket's places and futures,
+//! the stubs and tables of .NET, which threads fill in as they need them, and the collector and interrupts of
+//! Poly/ML. Boehm's collector searches the stacks of all threads for pointers, dead frames too; programs
+//! that create threads by it (Crystal's), or whose runtime does (ECL), are listed.
 //!
 //! Recordings of programs that have such a runtime order every access, unless the user says otherwise.
 //! A program whose runtime is not listed here costs a diverged replay, from which the next recording
@@ -24,11 +27,13 @@ enum Mark {
     Section(&'static str),
     /// The names for its dynamic linker, libraries among them, have one that begins so.
     Name(&'static str),
-    /// They have these two, which hardly any other program has both.
+    /// Its constants, which are few, have this one. A program that loads its runtime does not name it otherwise.
+    Constant(&'static str),
+    /// The names have these two, which hardly any other program has both.
     Both(&'static str, &'static str),
 }
 
-const RUNTIMES: [(Mark, &str); 13] = [
+const RUNTIMES: [(Mark, &str); 17] = [
     (Mark::Section(".go.buildinfo"), "Go"),
     // Some programs are built without that, and none without its table of functions.
     (Mark::Section(".gopclntab"), "Go"),
@@ -41,10 +46,17 @@ const RUNTIMES: [(Mark, &str); 13] = [
     (Mark::Name("call_into_lisp"), "SBCL"),
     (Mark::Name("scm_shell"), "Guile"),
     (Mark::Section(".rackboot"), "Racket"),
+    (Mark::Name("polymain"), "Poly/ML"),
+    (Mark::Name("libecl.so"), "ECL"),
+    (Mark::Name("GC_pthread_create"), "Boehm's collector"),
+    (Mark::Constant("hostfxr_main"), ".NET"),
     (Mark::Name("libHSrts"), "GHC"),
     // A program without symbols that has all its libraries in itself.
     (Mark::Both("eventfd_write", "clock_getcpuclockid"), "GHC"),
 ];
+
+/// As many bytes of constants are few.
+const FEW: u64 = 1 << 20;
 
 /// What a compiler builds into a program by `-fsanitize`.
 const SANITIZERS: [(Mark, &str); 5] = [
@@ -70,18 +82,32 @@ fn marked(program: &Path, marks: &[(Mark, &'static str)]) -> Option<&'static str
     let data = ReadCache::new(File::open(program).ok()?);
     let elf = object::File::parse(&data).ok()?;
     let names = elf.section_by_name(".dynstr").and_then(|section| section.data().ok());
-    first(marks, |name| elf.section_by_name(name).is_some(), names.unwrap_or_default())
+    let constants = elf.section_by_name(".rodata").filter(|section| section.size() <= FEW);
+    let constants = constants.and_then(|section| section.data().ok());
+    let shown = Shown {
+        names: names.unwrap_or_default(),
+        constants: constants.unwrap_or_default(),
+        has_section: |name: &str| elf.section_by_name(name).is_some(),
+    };
+    first(marks, &shown)
 }
 
-/// The first mark of a program with these sections and names.
+/// Where a program may have marks.
+struct Shown<'a, F> {
+    names: &'a [u8],
+    constants: &'a [u8],
+    has_section: F,
+}
+
+/// The first mark that a program has.
 fn first(
     marks: &[(Mark, &'static str)],
-    has_section: impl Fn(&str) -> bool,
-    names: &[u8],
+    Shown { names, constants, has_section }: &Shown<'_, impl Fn(&str) -> bool>,
 ) -> Option<&'static str> {
     let is_marked = |mark: &Mark| match mark {
         Mark::Section(name) => has_section(name),
         Mark::Name(begin) => has_name(names, begin),
+        Mark::Constant(whole) => has_constant(constants, whole),
         Mark::Both(one, other) => has_name(names, one) && has_name(names, other),
     };
     marks.iter().find(|(mark, _)| is_marked(mark)).map(|&(_, name)| name)
@@ -91,6 +117,13 @@ fn first(
 fn has_name(names: &[u8], begin: &str) -> bool {
     let mut found = memmem::find_iter(names, begin);
     found.any(|at| at == 0 || names[at - 1] == 0)
+}
+
+/// Whether these constants have this text, with a zero on both sides.
+fn has_constant(constants: &[u8], whole: &str) -> bool {
+    let ends = |at: usize| constants.get(at).is_none_or(|&byte| byte == 0);
+    let mut found = memmem::find_iter(constants, whole);
+    found.any(|at| at.checked_sub(1).is_none_or(ends) && ends(at + whole.len()))
 }
 
 #[cfg(test)]
@@ -106,16 +139,39 @@ mod tests {
 
     #[test]
     fn names_tell_runtimes() {
-        let told = |names: &[u8]| first(&RUNTIMES, |_| false, names);
+        let told = |names: &[u8]| {
+            first(&RUNTIMES, &Shown { names, constants: b"", has_section: |_: &str| false })
+        };
         assert_eq!(told(b"\0malloc\0call_into_lisp\0"), Some("SBCL"));
         assert_eq!(told(b"\0scm_boot_guile\0scm_shell\0"), Some("Guile"));
         assert_eq!(told(b"\0scm_boot_guile\0"), None, "a program that a user may extend");
         assert_eq!(told(b"\0libHSrts_thr-ghc9.0.2.so\0"), Some("GHC"));
         assert_eq!(told(b"\0clock_getcpuclockid\0eventfd_write\0"), Some("GHC"));
         assert_eq!(told(b"\0eventfd\0eventfd_write\0"), None, "Python");
+        assert_eq!(told(b"\0GC_malloc\0GC_pthread_create\0"), Some("Boehm's collector"));
+        assert_eq!(
+            told(b"\0GC_malloc\0GC_init\0"),
+            None,
+            "a program whose threads do not allocate so"
+        );
         for section in [".go.buildinfo", ".gopclntab", ".data.rel.ro.gopclntab"] {
-            assert_eq!(first(&RUNTIMES, |name| name == section, b""), Some("Go"));
+            let has_section = |name: &str| name == section;
+            let shown = Shown { names: b"", constants: b"", has_section };
+            assert_eq!(first(&RUNTIMES, &shown), Some("Go"));
         }
+    }
+
+    #[test]
+    fn constants_tell_the_runtime_that_is_loaded() {
+        // This test must not have such constants itself.
+        let told = |constants: &[&str]| {
+            let constants = constants.join("\0").into_bytes();
+            let constants = &constants;
+            first(&RUNTIMES, &Shown { names: b"", constants, has_section: |_: &str| false })
+        };
+        assert_eq!(told(&["libhostfxr.so", "hostfxr_main", "main"]), Some(".NET"));
+        assert_eq!(told(&["hostfxr_main"]), Some(".NET"));
+        assert_eq!(told(&["no hostfxr_main", "hostfxr_main_info"]), None);
     }
 
     #[test]
