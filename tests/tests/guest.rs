@@ -38,6 +38,12 @@ fn what_it_is() {
     is_as_natively(include_str!("../guest/itself.c"));
 }
 
+/// What a handler sees of a thread that waits, a replay shows, too, which executes nothing of the wait.
+#[test]
+fn descriptors_of_who_waits() {
+    is_as_natively(include_str!("../guest/descriptors.c"));
+}
+
 /// The machine executes `iretq` in the processor's place.
 #[test]
 fn all_registers_at_once() {

@@ -14,7 +14,9 @@
 //!
 //! The body of such a wait, which a replay does not execute, notes in the mark that the thread may be
 //! cancelled at once. The recorder takes that back while the thread waits: handlers that run
-//! meanwhile read the mark, and so do other threads (`setuid` marks all of them).
+//! meanwhile read the mark, and so do other threads (`setuid` marks all of them). It takes back, too, that
+//! the body has named a record of its own for what is to be done if the thread is cancelled: collectors of
+//! garbage search what lies behind a stack, the thread's descriptor among it, for pointers.
 //!
 //! Where the mark is, and what its bits mean, is known of glibc 2.36 to 2.40.
 
@@ -47,6 +49,13 @@ const CANCELING: u32 = 1 << 2;
 const CANCELED: u32 = 1 << 3;
 const EXITING: u32 = 1 << 4;
 const TERMINATED: u32 = 1 << 5;
+
+/// How far before its mark a thread's descriptor names what is to be done if the thread is cancelled.
+const CLEANUP: u64 = 16;
+/// In such a record (`struct _pthread_cleanup_buffer`): where the one is named that was made before it.
+const FORMER: u64 = 24;
+/// Records that bodies make, one in the other, at most.
+const RECORDS: usize = 16;
 
 impl GuestThread {
     /// `pthread_cancel(thread)`.
@@ -105,12 +114,32 @@ impl GuestThread {
         (unsafe { host::atomic_word(at) }.load(Ordering::Relaxed) & AT_ONCE == 0).then_some(at)
     }
 
-    /// The body is about to wait: what it has noted in the mark is taken back.
-    pub(super) fn restore_mark(&self) {
+    /// The body is about to wait: what it has noted in the thread's descriptor is taken back.
+    pub(super) fn restore_descriptor(&self) {
+        if let Some((_, Some(mark))) = self.mark_at.filter(|_| self.cancellable) {
+            let named = Guest.word(mark - CLEANUP);
+            let former = named.and_then(|named| self.former_record(named));
+            if let Some(former) = former {
+                // The body names that one again when it goes on, whatever is named then.
+                Guest.write(mark - CLEANUP, &former.to_le_bytes());
+            }
+        }
         if let Some(at) = self.mark_in_body {
             // SAFETY: as above.
             unsafe { host::atomic_word(at) }.fetch_and(!AT_ONCE, Ordering::SeqCst);
         }
+    }
+
+    /// Which record was named before bodies named this one and others of theirs, if they did.
+    fn former_record(&self, named: u64) -> Option<u64> {
+        let mut record = named;
+        for _ in 0..RECORDS {
+            if !self.body_stack.holds(record) {
+                return (record != named).then_some(record);
+            }
+            record = Guest.word(record + FORMER)?;
+        }
+        None
     }
 
     /// Whether the thread is cancelled in the wait that is under way, which is to end.

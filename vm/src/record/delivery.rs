@@ -294,7 +294,7 @@ impl GuestThread {
         }
         loop {
             if is_the_wait {
-                self.restore_mark();
+                self.restore_descriptor();
             }
             // SAFETY: the caller lets through only calls that read and write what their
             // arguments point to, which the kernel checks; the host keeps nothing at addresses
