@@ -184,8 +184,14 @@ impl GuestThread {
             let args: Vec<String> = args.iter().map(|a| format!("{a:#x}")).collect();
             args.join(", ")
         };
-        let expected = format!("{}({}) at {:#x}", name(event.nr), list(&record.args), event.pc);
-        let actual = format!("{}({}) at {:#x}", name(actual.nr), list(call.arguments()), actual.pc);
+        // What lay in other registers is recorded, too.
+        let recorded = syscall::resolve(event.nr.into(), record.args).ok();
+        let recorded = recorded.map_or(record.args, |call| *call.arguments());
+        let same = (event.nr, &recorded) == (actual.nr, call.arguments());
+        let reads = if same { ", reading other bytes" } else { "" };
+        let expected = format!("{}({}) at {:#x}", name(event.nr), list(&recorded), event.pc);
+        let actual =
+            format!("{}({}) at {:#x}{reads}", name(actual.nr), list(call.arguments()), actual.pc);
         self.diverge(DivergenceKind::Arguments, expected, actual)
     }
 
