@@ -6,8 +6,8 @@
 //! Compilers fold what they load so, but not what is atomic or volatile, or what an `asm` loads. So a
 //! register that is loaded, used once where a memory operand could stand, and not read again, tells of a
 //! word that threads share, whatever is around it: a counter of another thread's that a monitor adds up,
-//! the record of a hazard pointer. (Of a thousand loads in libraries that share nothing, about one looks
-//! so. LLVM folds what is volatile, and keeps what is atomic apart.)
+//! the record of a hazard pointer, a bit by which a task is told to stop. (Of a thousand loads in libraries
+//! that share nothing, about one looks so. LLVM folds what is volatile, and keeps what is atomic apart.)
 
 use super::left_behind::LeftBehind;
 use crate::common::is_call;
@@ -133,6 +133,10 @@ fn takes_memory(instruction: &Instruction, register: Register) -> bool {
         Add | Sub | And | Or | Xor | Imul => {
             i.op0_kind() == OpKind::Register && is_one(1) && !is_one(0)
         }
+        // Of bits further up in a word, compilers make it depend on how long the instruction becomes.
+        Test if i.op1_kind() == OpKind::Immediate8 => {
+            !loaded_byte && i.op0_register() == lowest_byte(register)
+        }
         // Words are loaded to be tested, whatever they are, and characters to be compared.
         Test => loaded_byte && is_one(0) && is_one(1),
         Cmp if !loaded_byte => {
@@ -143,7 +147,7 @@ fn takes_memory(instruction: &Instruction, register: Register) -> bool {
     }
 }
 
-/// The lowest byte of a register of four bytes.
+/// The lowest byte of a register of four or eight bytes.
 fn lowest_byte(register: Register) -> Register {
     use Register::*;
     const BYTES: [Register; 16] =
@@ -221,6 +225,7 @@ fn is_dead(
     factory: &mut InstructionInfoFactory,
 ) -> bool {
     let register = register.full_register();
+    let is_tested = code[start - 1].mnemonic() == Mnemonic::Test;
     let mut ways = vec![start];
     let mut seen = Vec::new();
     while let Some(at) = ways.pop() {
@@ -268,8 +273,12 @@ fn is_dead(
         }
         let branches = i.flow_control() != FlowControl::Next;
         if branches {
-            let Some(to) = code.target(at) else { return false };
-            ways.push(to);
+            match code.target(at) {
+                Some(to) => ways.push(to),
+                // Compilers put what is done in rare cases elsewhere, such as throwing an exception.
+                None if is_tested && i.flow_control() == FlowControl::ConditionalBranch => {}
+                None => return false,
+            }
         }
         if i.flow_control() != FlowControl::UnconditionalBranch {
             ways.push(at + 1);
@@ -414,6 +423,41 @@ mod tests {
         assert_eq!(found(true, true), [0]);
         assert_eq!(found(true, false), [], "it may be the sixth argument");
         assert_eq!(found(false, true), [], "nothing is shared here");
+    }
+
+    /// As a task asks whether it is to stop, by a bit of a word that also says who has stolen it.
+    #[test]
+    fn bits() {
+        let tested = |test: fn(&mut CodeAssembler), reads_again: bool| {
+            unfolded(&assembled(|a| {
+                let mut stops = a.create_label();
+                a.mov(rax, qword_ptr(rax + 0x38)).unwrap();
+                test(a);
+                a.jne(stops).unwrap();
+                a.xor(eax, eax).unwrap();
+                a.ret().unwrap();
+                a.set_label(&mut stops).unwrap();
+                if reads_again {
+                    a.and(rax, -4).unwrap();
+                }
+                a.mov(eax, 1).unwrap();
+                a.ret().unwrap();
+            }))
+        };
+        assert_eq!(tested(|a| a.test(al, 2).unwrap(), false), [0]);
+        assert_eq!(tested(|a| a.test(al, 2).unwrap(), true), [], "it says who, too");
+        assert_eq!(tested(|a| a.test(eax, 0x200).unwrap(), false), [], "further up");
+        assert_eq!(tested(|a| a.test(ah, 2).unwrap(), false), []);
+        let mut elsewhere = assembled(|a| {
+            a.mov(rax, qword_ptr(rax + 0x38)).unwrap();
+            a.test(al, 2).unwrap();
+            a.jne(0x10_0000).unwrap();
+            a.xor(eax, eax).unwrap();
+            a.ret().unwrap();
+        });
+        assert_eq!(unfolded(&elsewhere), [0], "who is told to stop throws, in the cold part");
+        elsewhere[2] = assembled(|a| a.jmp(0x10_0000).unwrap())[0];
+        assert_eq!(unfolded(&elsewhere), [], "another function may take it");
     }
 
     #[test]
