@@ -448,16 +448,20 @@ mod tests {
         assert_eq!(tested(|a| a.test(al, 2).unwrap(), true), [], "it says who, too");
         assert_eq!(tested(|a| a.test(eax, 0x200).unwrap(), false), [], "further up");
         assert_eq!(tested(|a| a.test(ah, 2).unwrap(), false), []);
-        let mut elsewhere = assembled(|a| {
+        let mut elsewhere = instructions(|a| {
             a.mov(rax, qword_ptr(rax + 0x38)).unwrap();
             a.test(al, 2).unwrap();
             a.jne(0x10_0000).unwrap();
             a.xor(eax, eax).unwrap();
             a.ret().unwrap();
         });
-        assert_eq!(unfolded(&elsewhere), [0], "who is told to stop throws, in the cold part");
+        assert_eq!(
+            unfolded(&Listing::new(elsewhere.clone())),
+            [0],
+            "who is told to stop throws, in the cold part"
+        );
         elsewhere[2] = assembled(|a| a.jmp(0x10_0000).unwrap())[0];
-        assert_eq!(unfolded(&elsewhere), [], "another function may take it");
+        assert_eq!(unfolded(&Listing::new(elsewhere)), [], "another function may take it");
     }
 
     #[test]
