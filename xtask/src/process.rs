@@ -14,12 +14,20 @@ use std::time::{Duration, Instant};
 pub(crate) struct CommandLine {
     /// The program and its arguments.
     pub(crate) words: Vec<OsString>,
+    /// The user's cache, if it is not the usual one.
+    cache: Option<PathBuf>,
 }
 
 impl CommandLine {
     /// From words of any kind.
     pub(crate) fn new<W: AsRef<OsStr>>(words: impl IntoIterator<Item = W>) -> CommandLine {
-        CommandLine { words: words.into_iter().map(|word| word.as_ref().to_owned()).collect() }
+        let words = words.into_iter().map(|word| word.as_ref().to_owned()).collect();
+        CommandLine { words, cache: None }
+    }
+
+    /// The same with another cache.
+    pub(crate) fn with_cache(self, folder: PathBuf) -> CommandLine {
+        CommandLine { cache: Some(folder), ..self }
     }
 
     /// The same command run by others: `prefix... -- words...` without the dashes.
@@ -93,6 +101,7 @@ fn run_with(line: &CommandLine, scratch: &Path, watched: bool) -> anyhow::Result
         .stdin(Stdio::null())
         .stdout(File::create(&out)?)
         .stderr(File::create(&err)?)
+        .envs(line.cache.iter().map(|folder| ("XDG_CACHE_HOME", folder)))
         .spawn()
         .with_context(|| format!("cannot run {}", line.shown()))?;
     let peak_kib =

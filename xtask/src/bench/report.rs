@@ -17,9 +17,7 @@ pub(super) fn page(results: &Results, runs: usize) -> String {
     let header =
         ["program", "mode", "native", "refrain", "factor", "limit", "valgrind", "its factor"];
     page += &table::render(&header, &speed);
-    if !results.starts.is_empty() {
-        page += &start::section(&results.starts);
-    }
+    page += &start::sections(&results.starts);
     page += "\n## Size of traces\n\nThe whole file, initial memory and executed code included.\n\n";
     let sizes: Vec<_> = results.sizes.iter().map(size_row).collect();
     page += &table::render(&["program", "events", "bytes", "bytes per event"], &sizes);

@@ -20,7 +20,7 @@ pub(super) struct Results {
     pub(super) speed: Vec<Speed>,
     pub(super) sizes: Vec<Size>,
     pub(super) memory: Option<Memory>,
-    pub(super) starts: Vec<start::Start>,
+    pub(super) starts: start::Starts,
 }
 
 /// Times of one program.
@@ -58,8 +58,12 @@ pub(super) fn measure(options: &Options, refrain: &Path) -> anyhow::Result<Resul
         scratch: tempfile::tempdir()?,
         cache: root::cache()?,
     };
-    let mut results =
-        Results { speed: Vec::new(), sizes: Vec::new(), memory: None, starts: Vec::new() };
+    let mut results = Results {
+        speed: Vec::new(),
+        sizes: Vec::new(),
+        memory: None,
+        starts: start::Starts::default(),
+    };
     if bench.wants("pbzip2") {
         bench.pbzip2(&mut results)?;
     }
@@ -81,7 +85,8 @@ pub(super) fn measure(options: &Options, refrain: &Path) -> anyhow::Result<Resul
         }
     }
     if bench.wants("start") {
-        results.starts = start::measure(options, refrain, bench.scratch.path())?;
+        let (valgrind, scratch) = (bench.valgrind.as_deref(), bench.scratch.path());
+        results.starts = start::Tools { options, refrain, valgrind, scratch }.starts()?;
     }
     if bench.wants("events") {
         bench.events(&mut results)?;

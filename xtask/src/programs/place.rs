@@ -100,7 +100,7 @@ impl Place {
         let words = ended.output.split(|&byte| byte == 0).map(|word| word.to_owned());
         let mut words: Vec<OsString> = words.map(OsString::from_vec).collect();
         words.pop();
-        Ok(CommandLine { words })
+        Ok(CommandLine::new(words))
     }
 
     /// Runs a shell script in the working directory.
