@@ -145,6 +145,49 @@ fn code_in_lines_that_are_written_often_is_compared() {
     assert!(asked < 900, "asked {asked} times");
 }
 
+/// A block that compares by itself has changed, with another one of its line, which does not: the thread keeps the
+/// line from then on, and executes both as they are.
+#[test]
+fn who_compares_by_itself_has_the_line_compared() {
+    const OFTEN: i32 = 300;
+    let Some(engine) = recording() else { return };
+    let guest = Guest::new();
+    engine.generated(guest.code..guest.code + 4096);
+    let second = guest.code + 16;
+    let both = |constant: i32| {
+        for at in [guest.code, second] {
+            guest.assemble_at(at, |a| {
+                a.mov(eax, constant).unwrap();
+                a.syscall().unwrap();
+            });
+        }
+    };
+    let mut cpu = engine.attach().unwrap();
+    let (filter, line) = (cpu.filter().unwrap(), refrain_vm::line_index(guest.code));
+    let run = |cpu: &mut dyn Cpu, at: u64| {
+        let mut context = context_of(&guest);
+        context.rip = at;
+        let mut asked = 0;
+        while cpu.run(&mut context, Mode::Observed) == Exit::Code {
+            asked += 1;
+            keep(cpu, &mut context, at);
+        }
+        (context.gpr[reg::RAX], asked)
+    };
+    both(1);
+    for _ in 0..OFTEN {
+        filter.permit(line, true);
+        run(&mut *cpu, guest.code);
+    }
+    filter.permit(line, true);
+    assert_eq!(run(&mut *cpu, guest.code), (1, 0), "it compares by itself");
+    assert_eq!(run(&mut *cpu, second), (1, 1));
+    both(2);
+    filter.permit(line, true);
+    assert_eq!(run(&mut *cpu, guest.code), (2, 1), "the machine is told");
+    assert_eq!(run(&mut *cpu, second), (2, 0), "the line is kept");
+}
+
 /// Neither the code nor what it accesses is the thread's: it comes to the access all the same.
 #[test]
 fn what_generated_code_may_not_access_is_reported_once_it_was_read() {
