@@ -8,6 +8,9 @@ use iced_x86::{
     OpKind, Register,
 };
 
+/// Bytes of the longest instruction.
+pub(crate) const LONGEST_INSTRUCTION: usize = 15;
+
 /// Registers that a call may change.
 pub(crate) const CLOBBERED: [Register; 9] = {
     use Register::*;

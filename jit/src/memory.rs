@@ -7,6 +7,7 @@
 //! memory, and so would a `fork`ed child with its parent: it takes new memory first
 //! ([`CodeMemory::renew`]).
 
+use crate::common::LONGEST_INSTRUCTION;
 use iced_x86::{Decoder, DecoderOptions, Instruction};
 use refrain_vm::EngineError;
 use refrain_vm::layout::CODE_CACHE;
@@ -379,8 +380,7 @@ pub(crate) fn write_guest(address: u64, bytes: &[u8]) -> usize {
 
 /// The guest's instruction at `address`, if there is one.
 pub(crate) fn read_instruction(address: u64) -> Option<Instruction> {
-    const LONGEST: usize = 15;
-    let mut bytes = [0; LONGEST];
+    let mut bytes = [0; LONGEST_INSTRUCTION];
     let readable = read_guest(address, &mut bytes);
     let mut decoder = Decoder::with_ip(64, &bytes[..readable], address, DecoderOptions::NONE);
     Some(decoder.decode()).filter(|instruction| !instruction.is_invalid())

@@ -45,19 +45,26 @@ impl CommandLine {
         self.recorded_in("sync", refrain, trace)
     }
 
+    /// The same command, under valgrind without a tool.
+    pub(crate) fn under_valgrind(&self, valgrind: &Path) -> CommandLine {
+        self.under::<&OsStr>([valgrind.as_os_str(), "--tool=none".as_ref(), "-q".as_ref()])
+    }
+
     /// As [`CommandLine::recorded`], with this order of shared memory.
     pub(crate) fn recorded_in(&self, order: &str, refrain: &Path, trace: &Path) -> CommandLine {
-        self.under::<&OsStr>([
-            refrain.as_os_str(),
-            "record".as_ref(),
-            "--quiet".as_ref(),
-            "--force".as_ref(),
-            "--order".as_ref(),
-            order.as_ref(),
-            "-o".as_ref(),
-            trace.as_os_str(),
-            "--".as_ref(),
-        ])
+        self.recorded_with(&["--order", order], refrain, trace)
+    }
+
+    /// As [`CommandLine::recorded`], with the order that the program needs.
+    pub(crate) fn recorded_by_default(&self, refrain: &Path, trace: &Path) -> CommandLine {
+        self.recorded_with(&[], refrain, trace)
+    }
+
+    fn recorded_with(&self, options: &[&str], refrain: &Path, trace: &Path) -> CommandLine {
+        let mut words = vec![refrain.as_os_str()];
+        words.extend(["record", "--quiet", "--force"].iter().chain(options).map(OsStr::new));
+        words.extend([OsStr::new("-o"), trace.as_os_str(), OsStr::new("--")]);
+        self.under(words)
     }
 
     /// As it would be typed.

@@ -18,7 +18,8 @@ pub(super) enum Fix {
     RcxAndRdx,
     /// The same, and xmm0 is in its slot.
     RcxRdxAndVector,
-    /// rcx is in its slot, and rdx in the scratch slot; what faulted is the look at the note of the guest address in rdx.
+    /// rcx is in its slot, and rdx in the scratch slot; what faulted is the look at the note of the guest address in
+    /// rdx.
     Note,
     /// This register is in the scratch slot.
     Scratch(u8),

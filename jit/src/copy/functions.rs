@@ -5,6 +5,7 @@ use super::idioms::{Callee, Idioms, Surroundings, callee, held, idioms, writes_o
 use super::listing::Listing;
 use super::ordered::{is_candidate, is_locked, is_store};
 use super::pieces::Pieces;
+use crate::common::LONGEST_INSTRUCTION;
 use crate::memory::{read_guest, read_word};
 use iced_x86::{
     Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind,
@@ -72,8 +73,6 @@ pub(super) struct Functions {
     locked: FixedMap<u64, bool>,
     /// By the address that a branch leads to, where a stub that is there leads to, or that address.
     behind_stubs: FixedMap<u64, u64>,
-    /// By the address that a call leads to, which hooked function it reaches, by a stub or without one.
-    stubs: FixedMap<u64, Option<u64>>,
     /// By the address that a call leads to, and how many short functions may lie between: the library's locks
     /// that the short function there calls.
     wrappers: FixedMap<(u64, u32), Reached>,
@@ -149,7 +148,6 @@ impl Functions {
         self.found.clear();
         self.targets.clear();
         self.locked.clear();
-        self.stubs.clear();
         self.behind_stubs.clear();
         self.operations.clear();
         self.locked_words.clear();
@@ -294,7 +292,7 @@ impl Functions {
         let Some(extent) = self.around(target).filter(|extent| extent.range.start == target) else {
             return false;
         };
-        if extent.ends && extent.range.end - target > LONGEST as u64 * LONGEST_INSTRUCTION {
+        if extent.ends && extent.range.end - target > (LONGEST * LONGEST_INSTRUCTION) as u64 {
             return false;
         }
         let code = instructions(&extent);
@@ -388,7 +386,10 @@ impl Functions {
         if let Some(&known) = self.targets.get(&target) {
             return known;
         }
-        let function = foreign_slot(branch).and_then(word).unwrap_or(target);
+        let function = match branch.op0_kind() {
+            OpKind::NearBranch64 => self.behind_stub(target),
+            _ => word(target).unwrap_or(target),
+        };
         let is_own = module.contains(&function) && self.starts.binary_search(&function).is_ok();
         let found = is_own.then_some(function);
         self.targets.insert(target, found);
@@ -464,9 +465,6 @@ fn indirect_slot(branch: &Instruction) -> Option<u64> {
     let is_indirect = branch.is_call_near_indirect() || branch.is_jmp_near_indirect();
     (is_indirect && branch.is_ip_rel_memory_operand()).then(|| branch.memory_displacement64())
 }
-
-/// Bytes of the longest instruction.
-const LONGEST_INSTRUCTION: u64 = 15;
 
 /// The bytes of `syscall`.
 const SYSCALL: [u8; 2] = [0x0f, 0x05];

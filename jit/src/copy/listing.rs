@@ -7,6 +7,7 @@
 use super::ordered;
 use crate::common::{each_written, is_call, is_padding};
 use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, OpKind, Register};
+use std::collections::BTreeSet;
 use std::ops::Deref;
 
 /// See the module's documentation. Instructions are named by their indices.
@@ -65,6 +66,11 @@ impl Listing {
     pub(super) fn target(&self, at: usize) -> Option<usize> {
         let target = self.facts[at].target;
         (target != NOWHERE).then_some(target as usize)
+    }
+
+    /// The instructions to which branches of the function lead.
+    pub(super) fn joints(&self) -> BTreeSet<usize> {
+        (0..self.code.len()).filter_map(|at| self.target(at)).collect()
     }
 
     /// The general registers that an instruction writes, or may write, as bits by their numbers. What a call

@@ -7,6 +7,7 @@
 
 use super::ordered::{LOCK, is_locked, may_begin_locked};
 use crate::accesses::constant_address;
+use crate::common::LONGEST_INSTRUCTION;
 use crate::memory::read_guest;
 use iced_x86::{Decoder, DecoderOptions, Instruction, Register};
 use memchr::memchr_iter;
@@ -24,8 +25,6 @@ const NEIGHBOURS: u64 = 8;
 const CALL: u8 = 0xe8;
 /// Bytes of a near call.
 const LENGTH: usize = 5;
-/// Bytes of the longest instruction.
-const LONGEST: usize = 15;
 
 /// Modules whose files are kept open: the recorder has room for a few hundred descriptors.
 const MOST_FILES: usize = 96;
@@ -78,7 +77,7 @@ impl Pieces {
 
     /// The bytes of the piece at `base`, and as many behind it as the last instruction may have.
     fn bytes(&self, base: u64) -> Vec<u8> {
-        let mut bytes = vec![0; PIECE as usize + LONGEST - 1];
+        let mut bytes = vec![0; PIECE as usize + LONGEST_INSTRUCTION - 1];
         let read = match self.file_of(base) {
             Some(code) => code(base, &mut bytes),
             None => read_guest(base, &mut bytes),
@@ -186,7 +185,7 @@ fn locked_operands(base: u64, bytes: &[u8]) -> Locked {
     let beginnings = &bytes[..bytes.len().min(PIECE as usize)];
     let (mut variables, mut fields) = (BTreeSet::new(), BTreeSet::new());
     for offset in may_begin_locked(beginnings) {
-        let code = &bytes[offset..bytes.len().min(offset + LONGEST)];
+        let code = &bytes[offset..bytes.len().min(offset + LONGEST_INSTRUCTION)];
         if !may_name_word(code) {
             continue;
         }
@@ -318,7 +317,7 @@ mod tests {
         let mut random = SplitMix64::seed_from_u64(7);
         let mut named = 0;
         for _ in 0..1_000_000 {
-            let mut code = [0; LONGEST];
+            let mut code = [0; LONGEST_INSTRUCTION];
             random.fill_bytes(&mut code);
             code[0] = [LOCK, LOCK, XCHG[0], XCHG[1]][usize::from(code[0]) % 4];
             // An opcode of two bytes, or the prefix for wide registers.

@@ -10,6 +10,7 @@ use super::plain;
 use super::text::{FIRST, Text};
 use super::translator::{Failure, Following, Translator};
 use crate::accesses::fits_register;
+use crate::common::LONGEST_INSTRUCTION;
 use crate::moved::operand_at;
 use iced_x86::{
     ConstantOffsets, Decoder, DecoderError, DecoderOptions, Encoder, Instruction,
@@ -23,8 +24,7 @@ const WINDOW: usize = 1024;
 const SHORT_WINDOW: usize = 256;
 /// Translated code behind which no further block is put in line.
 const MAX_RUN: u64 = 4096;
-/// Bytes of the longest instruction.
-const MAX_INSTRUCTION: u64 = 15;
+const MAX_INSTRUCTION: u64 = LONGEST_INSTRUCTION as u64;
 const PAGE_SHIFT: u32 = refrain_vm::layout::PAGE.trailing_zeros();
 
 /// Whether a block ends at an instruction.

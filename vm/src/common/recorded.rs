@@ -358,7 +358,8 @@ fn reserve(len: u64) -> Option<u64> {
     u64::try_from(unsafe { host::syscall(libc::SYS_mmap as u64, args) }).ok()
 }
 
-/// Moves a mapping to an address, in place of what is there; of an old size of 0, makes a second one.
+/// Moves a mapping to another address, and replaces what is mapped there. With an old size of 0 the kernel keeps the
+/// old mapping, and makes a second one at the new address.
 ///
 /// # Safety
 /// Nobody uses what is at the new address, or expects to find what is moved where it was.
@@ -380,7 +381,7 @@ fn placeholder(range: &Range<u64>) -> Option<Shows> {
 }
 
 impl Shows {
-    /// Whether the kernel writes there what a socket receives.
+    /// Whether this is memory of a socket, into which the kernel writes the packets that the socket receives.
     fn is_of_socket(&self) -> bool {
         self.name.starts_with("socket:[")
     }

@@ -22,7 +22,8 @@
 //! alone comes behind everything that others have done before, and before everything that they do
 //! after. A replay keeps both, so its first load of a word reads what it read in the recording. If the word has
 //! changed in memory since the thread's last load of it, the thread has stored there what it stored in the
-//! recording; and if not, the load reads what that one read. The order of events is one of real time, so no replay can wait in a circle.
+//! recording; and if not, the load reads what that one read. The order of events is one of real time, so no replay
+//! can wait in a circle.
 
 use super::owners::handover;
 use super::{LastMet, Met};

@@ -135,12 +135,12 @@ impl GuestThread {
         let mut turns: Vec<(usize, u64)> = Vec::new();
         let mut len = 0;
         while self.reads_code_next()? {
-            let next = self.cursor.peek()?.map(|event| order::slot(event.object));
-            if turns.iter().any(|&(slot, _)| Some(slot) == next) {
+            let Some(next) = self.cursor.peek()?.copied() else { break };
+            if turns.iter().any(|&(slot, _)| slot == order::slot(next.object)) {
                 // The thread was called away when it had read the code, and read it again.
                 self.end_turns(&mut turns);
             }
-            len = len.max(self.cursor.peek()?.map_or(0, |event| event.result.max(0) as u64));
+            len = len.max(next.result.max(0) as u64);
             turns.extend(self.event_of_access()?);
         }
         self.cpu.read_code(&mut self.context, len);

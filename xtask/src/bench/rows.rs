@@ -127,9 +127,7 @@ impl Bench<'_> {
         eprintln!("record {name}");
         let trace = self.scratch.path().join(format!("{name}.refrain"));
         let record = line.recorded(self.refrain, &trace);
-        let valgrind = self.valgrind.as_ref().map(|valgrind| {
-            line.under::<&OsStr>([valgrind.as_os_str(), "--tool=none".as_ref(), "-q".as_ref()])
-        });
+        let valgrind = self.valgrind.as_ref().map(|valgrind| line.under_valgrind(valgrind));
         let (mut native, mut recorded, mut others) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..self.options.runs {
             let plain = process::run(line, self.scratch.path())?;

@@ -102,22 +102,11 @@ impl Tools<'_> {
         eprintln!("start {name}");
         let scratch = self.scratch;
         let (trace, cache) = (scratch.join("start.refrain"), scratch.join("cache"));
-        // As a user records: with the order that the program needs.
-        let record = line.under::<&OsStr>([
-            self.refrain.as_os_str(),
-            "record".as_ref(),
-            "--quiet".as_ref(),
-            "--force".as_ref(),
-            "-o".as_ref(),
-            trace.as_os_str(),
-            "--".as_ref(),
-        ]);
+        let record = line.recorded_by_default(self.refrain, &trace);
         let record = |folder: &str| record.clone().with_cache(cache.join(folder));
         let replay =
             CommandLine::new([self.refrain.as_os_str(), "replay".as_ref(), trace.as_os_str()]);
-        let peer = self.valgrind.map(|valgrind| {
-            line.under::<&OsStr>([valgrind.as_os_str(), "--tool=none".as_ref(), "-q".as_ref()])
-        });
+        let peer = self.valgrind.map(|valgrind| line.under_valgrind(valgrind));
         for _ in 0..2 {
             process::run(&record("later"), scratch)?;
         }

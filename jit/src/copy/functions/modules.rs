@@ -56,7 +56,6 @@ impl Functions {
         self.found.retain(|start, _| !range.contains(start));
         self.targets.retain(|target, _| !range.contains(target));
         self.locked.retain(|start, _| !range.contains(start));
-        self.stubs.retain(|start, _| !range.contains(start));
         self.behind_stubs.retain(|start, _| !range.contains(start));
         self.operations.retain(|start, _| !range.contains(start));
         self.locked_words.retain(|(start, _), _| !range.contains(start));

@@ -128,15 +128,7 @@ impl Functions {
             return foreign_slot(branch).and_then(hooked);
         }
         let target = branch.near_branch_target();
-        if let Some(&known) = self.stubs.get(&target) {
-            return known;
-        }
-        let found = match self.hooked.contains(&target) {
-            true => Some(target),
-            false => foreign_slot(branch).and_then(hooked),
-        };
-        self.stubs.insert(target, found);
-        found
+        [target, self.behind_stub(target)].into_iter().find(|to| self.hooked.contains(to))
     }
 }
 

@@ -6,7 +6,6 @@
 
 use crate::copy::listing::{Listing, bit};
 use iced_x86::Register;
-use std::collections::BTreeSet;
 
 /// The registers of arguments in which no answer is handed back.
 const ARGUMENTS: [Register; 5] =
@@ -19,7 +18,7 @@ impl LeftBehind {
     pub(super) fn of(code: &Listing) -> LeftBehind {
         let mut found = LeftBehind(vec![0; code.len()]);
         let all = ARGUMENTS.iter().fold(0, |all, &register| all | bit(register));
-        let joints: BTreeSet<usize> = (0..code.len()).filter_map(|at| code.target(at)).collect();
+        let joints = code.joints();
         // Not every call comes back: what branches lead to may be something else.
         let behind = (1..code.len()).filter(|at| code.is_call(at - 1) && !joints.contains(at));
         let mut front: Vec<(usize, u16)> = behind.map(|at| (at, all)).collect();

@@ -19,7 +19,6 @@ use iced_x86::{
     OpKind, Register,
 };
 use std::cell::LazyCell;
-use std::collections::BTreeSet;
 
 /// Instructions between a load and its use, at most, and one more: what compilers put there while the load
 /// is under way.
@@ -47,8 +46,9 @@ pub(super) fn unfolded(code: &Listing) -> Vec<usize> {
     };
     let mut found = Vec::new();
     let mut joined = None;
+    // A load before one of them may be one of several, one on each way there.
     let mut is_joined = |from: usize, to: usize| {
-        joined.get_or_insert_with(|| joints(code)).range(from + 1..=to).next().is_some()
+        joined.get_or_insert_with(|| code.joints()).range(from + 1..=to).next().is_some()
     };
     for (at, load) in code.iter().enumerate() {
         if !code.is_candidate(at) || is_own(load) {
@@ -90,12 +90,6 @@ pub(super) fn unfolded(code: &Listing) -> Vec<usize> {
     found.sort_unstable();
     found.dedup();
     found
-}
-
-/// Indices of the instructions to which branches of the function lead. A load before one of them may be
-/// one of several, one on each way there.
-fn joints(code: &Listing) -> BTreeSet<usize> {
-    (0..code.len()).filter_map(|at| code.target(at)).collect()
 }
 
 /// Which of the next instructions is the first to name the register that the one at `at` loads, with

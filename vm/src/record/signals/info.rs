@@ -33,8 +33,9 @@ pub(super) fn timer_of(signal: &Signal) -> Option<(i32, u64)> {
     is_timers.then(|| (field(&signal.info, TIMER), signal.number))
 }
 
-/// Where a `siginfo_t` names the timer, and how often the timer has fired since its signal came.
+/// Where the `siginfo_t` of a timer's signal has the timer's number.
 pub(super) const TIMER: usize = 16;
+/// Where it has how often the timer has fired again while the signal was pending.
 pub(super) const OVERRUN: usize = 20;
 
 /// Where a `siginfo_t` says how the signal was sent.

@@ -74,6 +74,16 @@ fn keep(cpu: &mut dyn Cpu, context: &mut Context, address: u64) {
     read_code(cpu, context);
 }
 
+/// Two functions that return a constant.
+fn two_functions(guest: &Guest, second: u64, constant: i32) {
+    for at in [guest.code, second] {
+        guest.assemble_at(at, |a| {
+            a.mov(eax, constant).unwrap();
+            a.syscall().unwrap();
+        });
+    }
+}
+
 /// The thread reads the code that it has come to.
 fn read_code(cpu: &mut dyn Cpu, context: &mut Context) {
     let len = cpu.spans().iter().map(|span| span.len).sum();
@@ -88,14 +98,7 @@ fn what_is_kept_is_compared_with_all_blocks_of_a_line() {
     let guest = Guest::new();
     engine.generated(guest.code..guest.code + 4096);
     let second = guest.code + 16;
-    let both = |constant: i32| {
-        for at in [guest.code, second] {
-            guest.assemble_at(at, |a| {
-                a.mov(eax, constant).unwrap();
-                a.syscall().unwrap();
-            });
-        }
-    };
+    let both = |constant: i32| two_functions(&guest, second, constant);
     let mut cpu = engine.attach().unwrap();
     let filter = cpu.filter().unwrap();
     let run = |cpu: &mut dyn Cpu, at: u64, asks: bool| {
@@ -154,14 +157,7 @@ fn who_compares_by_itself_has_the_line_compared() {
     let guest = Guest::new();
     engine.generated(guest.code..guest.code + 4096);
     let second = guest.code + 16;
-    let both = |constant: i32| {
-        for at in [guest.code, second] {
-            guest.assemble_at(at, |a| {
-                a.mov(eax, constant).unwrap();
-                a.syscall().unwrap();
-            });
-        }
-    };
+    let both = |constant: i32| two_functions(&guest, second, constant);
     let mut cpu = engine.attach().unwrap();
     let (filter, line) = (cpu.filter().unwrap(), refrain_vm::line_index(guest.code));
     let run = |cpu: &mut dyn Cpu, at: u64| {
