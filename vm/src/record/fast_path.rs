@@ -283,7 +283,12 @@ impl<'a> Call<'a> {
         // SAFETY: armed with a reference that outlives the thread's run.
         let stream = unsafe { &*thread.log };
         let mut log = stream.try_enter()?;
-        log.has_room(1).then_some(Call { object, thread, stream, log, sp })
+        // Not `then_some`, which has the compiler copy a call that it has just written: a processor waits long for
+        // stores that a wider load is to read.
+        if !log.has_room(1) {
+            return None;
+        }
+        Some(Call { object, thread, stream, log, sp })
     }
 
     /// Begins an acquisition: writes all of the event that is known before, so that the thread does little while
