@@ -57,6 +57,8 @@ pub(crate) enum Command {
     Locks(Locks),
     /// Write the trace without its unnecessary lock contention, to be checked, drawn and replayed
     Transform(Transform),
+    /// Put the contents of files into a trace that refers to them (`record --reference`)
+    Pack(Pack),
     /// Find data races: accesses that the program does not order
     Races(Races),
     /// Say which store each watched load read
@@ -119,6 +121,13 @@ pub(crate) struct Recording {
     /// the program goes on unrecorded
     #[arg(long)]
     pub(crate) strict: bool,
+    /// Leave the contents of programs and libraries in their files; the trace names them and has
+    /// checksums
+    ///
+    /// Such a trace is smaller, and can be replayed as long as these files are there and have not
+    /// changed. `refrain pack` puts them into it.
+    #[arg(long)]
+    pub(crate) reference: bool,
     /// Record the programs that child processes execute, too
     ///
     /// Each into a trace of its own next to FILE: of a.refrain, the child with the process id 7
@@ -162,13 +171,15 @@ pub(crate) struct Recording {
 impl Recording {
     /// The recording that is asked for, of this program to this trace where they are known.
     pub(crate) fn asked(&self, program: Option<&Path>, trace: Option<&Path>) -> session::Recording {
-        let Recording { force, strict, follow, no_learn, order, cpu, no_jit, .. } = *self;
+        let Recording { force, strict, reference, follow, no_learn, order, cpu, no_jit, .. } =
+            *self;
         session::Recording {
             command: self.command.clone(),
             program: program.map(Into::into),
             trace: trace.map(Into::into),
             force,
             strict,
+            reference,
             follow,
             no_learn,
             order,
@@ -290,6 +301,22 @@ pub(crate) struct Linkages {
     /// Show so many sites
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub(crate) top: usize,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Pack {
+    /// Trace to pack
+    #[arg(value_name = "FILE")]
+    pub(crate) trace: PathBuf,
+    /// Packed trace to write, in place of FILE itself; a trace that is there already is kept as OUT.old
+    #[arg(short, long, value_name = "OUT")]
+    pub(crate) output: Option<PathBuf>,
+    /// Overwrite OUT even if it is not a trace, and keep no OUT.old
+    #[arg(long, requires = "output")]
+    pub(crate) force: bool,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

@@ -84,6 +84,8 @@ pub struct MappedFile {
     pub bytes: u64,
     /// Bytes of its pages that the trace has.
     pub kept: u64,
+    /// Bytes of its pages that the trace refers to.
+    pub referenced: u64,
 }
 
 /// A thread.
@@ -205,9 +207,8 @@ fn mapped_files(trace: &Trace) -> refrain_trace::Result<Vec<MappedFile>> {
     let mut files = Vec::new();
     for id in trace.files() {
         let Some(file) = trace.file(id)? else { continue };
-        let mut kept = 0;
-        trace.pages(id, |_, pages| kept += pages.len() as u64)?;
-        files.push(MappedFile { path: file.path, bytes: file.len, kept });
+        let (kept, referenced) = trace.kept(id)?;
+        files.push(MappedFile { path: file.path, bytes: file.len, kept, referenced });
     }
     Ok(files)
 }

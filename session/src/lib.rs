@@ -150,7 +150,7 @@ pub use choices::{Clock, Cost, EngineKind, SchedulerKind};
 pub use error::{Error, Result};
 pub use machine::{Amount, Extent, Policy, ReplayOptions, Segments, Skeleton, Worth};
 pub use model::VirtualMachine;
-pub use operations::{Look, TransformedTrace, libraries, must_be_searchable};
+pub use operations::{Look, PackedTrace, TransformedTrace, libraries, must_be_searchable};
 pub use protocol::REPLAY_CHILD;
 pub use races::{Pair, Races, Side};
 pub use recorder::{Recorded, Recording};

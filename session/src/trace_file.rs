@@ -3,17 +3,24 @@
 
 mod check;
 mod new;
+mod packed;
 
 pub use check::{Checked, Repair, check};
 pub use new::{Named, NewTrace, is_being_recorded};
+pub(crate) use packed::pack;
 
 use crate::error::{Context, Error, bail};
 use refrain_trace::{ThreadId, Trace};
 use std::fs::File;
 use std::path::Path;
 
-/// Opens a trace for the replay child.
+/// Opens a trace for the replay child, with what it refers to.
 pub fn open(path: &Path) -> crate::Result<File> {
+    packed::with_contents(path, plain(path)?)
+}
+
+/// Opens a trace as it is.
+fn plain(path: &Path) -> crate::Result<File> {
     let shown = path.display();
     let file = File::open(path).with_context(|| format!("cannot open {shown}"))?;
     let metadata = file.metadata().with_context(|| format!("cannot open {shown}"))?;
@@ -25,7 +32,7 @@ pub fn open(path: &Path) -> crate::Result<File> {
 
 /// Opens a trace to read it here, and says what to do if it cannot be read.
 pub fn read(path: &Path) -> crate::Result<Trace> {
-    drop(open(path)?);
+    drop(plain(path)?);
     Trace::open(path).map_err(|error| advise(path, error))
 }
 

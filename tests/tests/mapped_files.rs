@@ -108,6 +108,52 @@ fn a_trace_has_the_pages_that_were_touched() {
     replays(&bench);
 }
 
+/// A trace may refer to files; it can be replayed as long as these are what they were, or once it is packed.
+#[test]
+fn contents_may_be_left_in_their_files() {
+    let bench = bench();
+    bench.cc(TOUCHES, &["-O1", "-o", "touches"]);
+    make_old(&bench.path().join("touches"));
+    old_file(&bench, "data", 64 * MIB);
+    let native = Run::of(std::process::Command::new("./touches").current_dir(bench.path()));
+    let recorded =
+        bench.refrain(["record", "--reference", "-q", "-o", "a.refrain", "--", "./touches"]);
+    assert_eq!(recorded.succeeds().stdout, native.stdout);
+    assert!(size_of_trace(&bench) < MIB, "{} bytes", size_of_trace(&bench));
+    let info = bench.refrain(["info", "a.refrain"]);
+    assert!(info.succeeds().text().contains("not in the trace"), "{info:?}");
+    let check = bench.refrain(["check", "a.refrain"]);
+    assert!(check.succeeds().text().contains("refers to files"), "{check:?}");
+    replays(&bench);
+    bench.refrain(["pack", "a.refrain", "-o", "packed.refrain"]).succeeds();
+    let data = bench.path().join("data");
+    let changed = File::options().write(true).open(&data).expect("it is ours");
+    changed.write_all_at(b"changed", 40 * MIB as u64 + 4096 + 7).expect("it is ours");
+    make_old(&data);
+    for command in [&["replay", "a.refrain"][..], &["locks", "a.refrain"], &["pack", "a.refrain"]] {
+        bench.refrain(command).fails(1, &["no copy of", "/data", "changed since the recording"]);
+    }
+    std::fs::remove_file(data).expect("it is ours");
+    bench.refrain(["replay", "a.refrain"]).fails(1, &["no copy of", "/data", "No such file"]);
+    std::fs::remove_file(bench.path().join("touches")).expect("it is ours");
+    std::fs::rename(bench.path().join("packed.refrain"), bench.path().join("a.refrain"))
+        .expect("both are ours");
+    let check = bench.refrain(["check", "a.refrain"]);
+    assert!(!check.succeeds().text().contains("refers"), "{check:?}");
+    replays(&bench);
+}
+
+/// A recorder that is killed leaves a trace that can be packed and replayed as far as it goes.
+#[test]
+fn what_was_cut_off_can_be_packed() {
+    let bench = bench();
+    kill_recorder(&bench, &["--reference"], MIB as u64);
+    bench.refrain(["pack", "a.refrain"]).succeeds();
+    std::fs::remove_file(bench.path().join("data")).expect("it is ours");
+    let replay = bench.refrain(["replay", "a.refrain"]);
+    assert_eq!(replay.status, 3, "{replay:?}");
+}
+
 /// Maps a file shared that it has open for reading, and changes it afterwards in the way that it is told.
 const SHARES: &str = r#"
 #define _GNU_SOURCE
@@ -201,6 +247,14 @@ fn a_shared_file_is_kept_whole_when_it_is_to_change() {
         let size = size_of_trace(&bench);
         assert!(if reads { size < 6 * MIB } else { size > 7 * MIB }, "{way}: {size} bytes");
         replays(&bench);
+        // A trace that refers to files has what will not be there any more.
+        old_file(&bench, "data", 16 * MIB);
+        let record = ["record", "--reference", "-q", "--force", "-o", "a.refrain", "--"];
+        let recorded = bench.refrain(record.into_iter().chain(["./shares", way]));
+        assert_eq!(recorded.succeeds().stdout, native.stdout, "{way}");
+        let size = size_of_trace(&bench);
+        assert!(if reads { size < MIB } else { size > 7 * MIB }, "{way}: {size} bytes");
+        bench.refrain(["replay", "a.refrain"]).succeeds();
     }
 }
 
@@ -425,23 +479,27 @@ int main(void) {{
     }
 }
 
-/// What events that were written need was written before them.
-#[test]
-fn a_killed_recorder_leaves_the_pages_of_its_events() {
-    let bench = bench();
+/// Records a program that maps a file, until there are so many bytes of the trace, and kills the recorder then: some
+/// chunks of events are there.
+fn kill_recorder(bench: &Bench, options: &[&str], bytes: u64) {
     bench.cc(TOUCHES, &["-O1", "-o", "touches"]);
-    old_file(&bench, "data", 64 * MIB);
-    let mut command =
-        bench.command(["record", "-q", "-o", "a.refrain", "--", "./touches", "forever"]);
+    old_file(bench, "data", 64 * MIB);
+    let record = ["record", "-q", "-o", "a.refrain"].iter().chain(options);
+    let mut command = bench.command(record.chain(&["--", "./touches", "forever"]));
     let mut child = command.stdout(Stdio::null()).spawn().expect("starts");
-    // Some chunks of events are there when the file has grown for a while.
-    while std::fs::metadata(bench.path().join("a.refrain")).map_or(0, |m| m.len()) < 2 * MIB as u64
-    {
+    while std::fs::metadata(bench.path().join("a.refrain")).map_or(0, |m| m.len()) < bytes {
         assert_eq!(child.try_wait().expect("it is ours"), None, "it runs until it is killed");
         std::thread::sleep(Duration::from_millis(10));
     }
     child.kill().expect("it runs");
     child.wait().expect("it was killed");
+}
+
+/// What events that were written need was written before them.
+#[test]
+fn a_killed_recorder_leaves_the_pages_of_its_events() {
+    let bench = bench();
+    kill_recorder(&bench, &[], 2 * MIB as u64);
     let replayed = |engine| {
         let replay = bench.refrain(["replay", "--json", "--engine", engine, "a.refrain"]);
         assert_eq!(replay.status, 3, "{replay:?}");

@@ -16,10 +16,12 @@ mod check;
 mod columns;
 mod cursor;
 mod format;
+mod packed;
 mod pages;
 mod parallel;
 mod reader;
 mod recipe;
+mod references;
 mod repair;
 mod salvage;
 mod scan;
@@ -34,6 +36,7 @@ pub use format::{
     ChunkKind, FORMAT_VERSION, MAX_BLOB, MAX_CODE, MAX_EVENTS, MAX_MODULES, MAX_PART, MAX_PAYLOAD,
     MAX_RAW, MAX_THREADS, MAX_TRANSFORMED, PAGE,
 };
+pub use packed::write_packed;
 pub use pages::PageRun;
 pub use reader::Trace;
 #[doc(hidden)]

@@ -43,6 +43,17 @@ pub enum Error {
     /// The caller's: the trace has no such thing, or was cut off before it.
     #[error("the trace has no {0}")]
     Missing(String),
+    /// The user's: a file that the trace refers to is not what it was in the recording.
+    #[error(
+        "it has no copy of {path}, which it needs ({answer}); record without --reference, or pack the \
+         trace where the file is"
+    )]
+    Referenced {
+        /// The file.
+        path: String,
+        /// Why it cannot be had.
+        answer: std::io::Error,
+    },
     /// The trace's or the recorded program's: more than this crate agrees to hold.
     #[error("{what}: {found} is over the limit of {limit}")]
     Limit {

@@ -122,10 +122,10 @@ fn files_that_are_no_traces_get_one_clear_line() {
     assert_eq!(message(b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0"), "not a refrain trace");
     assert_eq!(message(b"x"), "not a refrain trace");
     let mut future = small().to_bytes().unwrap();
-    future[8] = 15;
-    assert_eq!(message(&future), "made by a newer refrain (format 15, this one reads 14)");
+    future[8] = 16;
+    assert_eq!(message(&future), "made by a newer refrain (format 16, this one reads 15)");
     future[8] = 0;
-    assert_eq!(message(&future), "made by an older refrain (format 0, this one reads 14)");
+    assert_eq!(message(&future), "made by an older refrain (format 0, this one reads 15)");
     assert_eq!(
         message(&future[..5]),
         "cut off before its header was complete: nothing in it can be replayed"
@@ -508,6 +508,55 @@ fn files_have_the_pages_that_were_written() {
         .unwrap();
     let written = runs.iter().chain([&last]).flat_map(|run| run.first..run.first + run.count);
     assert_eq!(seen, written.collect::<Vec<_>>());
+}
+
+/// What a trace refers to comes from the file, unless the trace has it or the file has changed.
+#[test]
+fn a_packed_trace_has_what_it_referred_to() {
+    let mut contents: Vec<u8> = (0..5 * PAGE + 10).map(|at| (at / 7) as u8).collect();
+    let file = MappedFile { path: "/lib/x.so".into(), len: contents.len() as u64, modified_ns: 7 };
+    let mut writer = Writer::new(Vec::new(), &Header::default()).unwrap();
+    writer.file(BlobId(0), &file).unwrap();
+    let runs = [PageRun { first: 4, count: 2 }, PageRun { first: 1, count: 2 }];
+    let read = |run: PageRun, bytes: &mut [u8]| {
+        let end = contents.len().min((run.offset() + run.len()) as usize);
+        let found = &contents[run.offset() as usize..end];
+        bytes[..found.len()].copy_from_slice(found);
+    };
+    writer.references(BlobId(0), &runs, read).unwrap();
+    writer.pages(BlobId(0), &[PageRun { first: 2, count: 1 }], &[9; PAGE]).unwrap();
+    let bytes = writer.abandon();
+    assert!(container::check_bytes(bytes.clone()).unwrap().refers);
+    let trace = Trace::from_bytes(bytes).unwrap();
+    assert!(trace.has_references());
+    assert_eq!(trace.kept(BlobId(0)).unwrap(), (PAGE as u64, 4 * PAGE as u64));
+    let error = trace.pages(BlobId(0), |_, _| {}).unwrap_err();
+    assert!(matches!(&error, Error::Referenced { path, .. } if path == "/lib/x.so"), "{error}");
+
+    let packed = |contents: &[u8]| {
+        let mut file = tempfile::tempfile().unwrap();
+        std::io::Write::write_all(&mut file, contents).unwrap();
+        container::write_packed(&trace, |_| file.try_clone(), Vec::new())
+    };
+    let whole = Trace::from_bytes(packed(&contents).unwrap()).unwrap();
+    assert!(!whole.has_references());
+    let mut pages = std::collections::BTreeMap::new();
+    whole.pages(BlobId(0), |offset, bytes| drop(pages.insert(offset, bytes.to_vec()))).unwrap();
+    let numbers: Vec<u64> = pages.keys().map(|offset| offset / PAGE as u64).collect();
+    assert_eq!(numbers, [1, 2, 4, 5]);
+    for (offset, page) in pages {
+        let mut expected = [0; PAGE];
+        read(PageRun { first: (offset / PAGE as u64) as u32, count: 1 }, &mut expected);
+        assert_eq!(page, if offset == 2 * PAGE as u64 { [9; PAGE] } else { expected });
+    }
+
+    contents[2 * PAGE] ^= 1;
+    packed(&contents).unwrap();
+    contents[4 * PAGE] ^= 1;
+    let error = packed(&contents).unwrap_err();
+    assert!(error.to_string().contains("changed since the recording"), "{error}");
+    let error = packed(&contents[..4 * PAGE]).unwrap_err();
+    assert!(matches!(error, Error::Referenced { .. }), "{error}");
 }
 
 /// Pages that all processors pack make the file that one makes of them.

@@ -105,6 +105,7 @@ fn recorded(engine: Arc<Recorder>) -> Trace {
         order_of: None,
         begun: Box::new(|| Ok(())),
         strict: true,
+        reference: false,
         follow: None,
     };
     let summary = record(options, engine).expect("can be recorded");

@@ -16,6 +16,7 @@ mod info;
 mod linkages;
 mod locks;
 mod man;
+mod pack;
 mod perfplay;
 mod races;
 mod record;
@@ -74,6 +75,7 @@ fn dispatch(command: Command, session: &Session) -> Outcome {
         Command::Dump(args) => dump::run(&args, session),
         Command::Locks(args) => locks::run(&args, session),
         Command::Transform(args) => transform::run(&args, session),
+        Command::Pack(args) => pack::run(&args, session),
         Command::Races(args) => races::run(&args, session),
         Command::Linkages(args) => linkages::run(&args, session),
         Command::Export(args) => export::run(&args, session),

@@ -16,6 +16,9 @@ pub(crate) fn render(report: &Checked, name: &str) -> String {
     if report.index != "sound" {
         text += &format!("{name}: the index is {}; the file is scanned instead\n", report.index);
     }
+    if report.refers {
+        text += &format!("{name}: refers to files, which a replay needs as they were recorded\n");
+    }
     if let Some(why) = &report.unusable {
         text += &format!("{name}: {why}\n");
     }
@@ -70,6 +73,7 @@ mod tests {
             threads: 3,
             events: 4_711,
             truncated: true,
+            refers: true,
             index: "missing",
             problems: vec!["chunk 7 (events) at byte 812: its checksum is wrong".into()],
             violations: vec!["t1 e4: unlocks a mutex that it does not hold".into()],

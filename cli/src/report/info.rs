@@ -89,11 +89,20 @@ fn facts(report: &Info) -> Vec<(&'static str, String)> {
     }
     if !report.mapped_files.is_empty() {
         let files = report.mapped_files.iter();
-        let (kept, all) = files.fold((0, 0), |(kept, all), file| {
-            (u64::saturating_add(kept, file.kept), u64::saturating_add(all, file.bytes))
-        });
+        let (mut kept, mut referenced, mut all) = (0u64, 0u64, 0u64);
+        for file in files {
+            kept = kept.saturating_add(file.kept);
+            referenced = referenced.saturating_add(file.referenced);
+            all = all.saturating_add(file.bytes);
+        }
         let files = counted(report.mapped_files.len() as u64, "file");
         facts.push(("mapped", format!("{} of the {} of {files}", bytes(kept), bytes(all))));
+        if referenced > 0 {
+            facts.push((
+                "referenced",
+                format!("{} of these files, not in the trace", bytes(referenced)),
+            ));
+        }
     }
     facts.push((
         "size",

@@ -18,6 +18,7 @@ pub(crate) mod linkages;
 pub(crate) mod locks;
 pub(crate) mod model;
 pub(crate) mod numbers;
+pub(crate) mod pack;
 pub(crate) mod perfplay;
 pub(crate) mod races;
 pub(crate) mod replay;

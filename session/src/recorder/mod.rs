@@ -57,6 +57,9 @@ pub struct Recording {
     /// Stop the program if the trace cannot be written to its end; otherwise the program goes on
     /// unrecorded.
     pub strict: bool,
+    /// Whether the trace refers to files that the program maps, by their paths, and has no copy of what was used
+    /// of them. It can be replayed as long as they are there and have not changed ([`pack`](crate::Session::pack)).
+    pub reference: bool,
     /// Record the programs that child processes execute, too, into traces of their own.
     pub follow: bool,
     /// Do not watch the sites of races that replays have taught.
@@ -116,6 +119,7 @@ impl Recording {
         let flags = [
             (self.force, "--force"),
             (self.strict, "--strict"),
+            (self.reference, "--reference"),
             (self.follow, "--follow"),
             (self.no_learn, "--no-learn"),
             (self.no_jit, "--no-jit"),
@@ -199,6 +203,7 @@ pub fn record(
         order_of,
         begun: Box::new(begun),
         strict: recording.strict,
+        reference: recording.reference,
         follow,
     };
     let summary = refrain_vm::record(options, engine.clone())?;

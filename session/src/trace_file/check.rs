@@ -27,6 +27,8 @@ pub struct Checked {
     pub events: u64,
     /// The end of the recording is missing.
     pub truncated: bool,
+    /// A replay needs files that the trace refers to, and was not asked whether they are there.
+    pub refers: bool,
     /// `sound`, `missing` or `broken`.
     pub index: &'static str,
     /// Everything that is wrong with the file.
@@ -62,6 +64,7 @@ impl Checked {
             threads: check.threads,
             events: check.events,
             truncated: check.truncated,
+            refers: check.refers,
             index: match check.index {
                 IndexState::Sound => "sound",
                 IndexState::Missing => "missing",
@@ -88,7 +91,7 @@ impl Checked {
 /// Says everything that is wrong with the trace at `path`, and, if it `mends`, mends it where the file
 /// is not whole.
 pub fn check(path: &Path, mends: bool) -> crate::Result<Checked> {
-    drop(super::open(path)?);
+    drop(super::plain(path)?);
     let found = inspect(path)?;
     if !mends || found.whole {
         return Ok(found);

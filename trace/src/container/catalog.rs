@@ -119,7 +119,7 @@ impl Catalog {
                 }
                 self.files.insert(header.id, (n, Vec::new()));
             }
-            ChunkKind::Pages => match self.files.get_mut(&header.id) {
+            ChunkKind::Pages | ChunkKind::References => match self.files.get_mut(&header.id) {
                 Some((_, pages)) => pages.push(n),
                 None => return Err(chunk.corrupt(format!("blob{} is no file", header.id))),
             },

@@ -4,6 +4,7 @@ use super::catalog::Catalog;
 use super::format::{Chunk, ChunkKind, PREAMBLE};
 use super::pages;
 use super::reader::Scratch;
+use super::references;
 use super::scan::{self, Stop};
 use super::source::Source;
 use crate::error::{ChunkAt, Error, Result};
@@ -57,6 +58,8 @@ pub struct CheckReport {
     pub closed: bool,
     /// The index.
     pub index: IndexState,
+    /// Whether pages are in their files alone, which may be missing: that is nothing that is wrong with the trace.
+    pub refers: bool,
     /// Everything that is wrong, in the order of the file. A file that was merely cut off has no
     /// problems.
     pub problems: Vec<Problem>,
@@ -94,6 +97,7 @@ fn check_source(source: &Source) -> Result<CheckReport> {
         truncated: catalog.footer.is_none() || survey.ending == Some(Ending::Lost),
         closed: catalog.footer.is_some(),
         index: survey.index,
+        refers: chunks.iter().any(|chunk| chunk.header.kind == ChunkKind::References),
         problems: survey.problems,
     })
 }
@@ -228,6 +232,11 @@ fn decode_all(
                 .unpacker
                 .unpack(source, chunk, &mut scratch.body)
                 .and_then(|()| pages::check(chunk, &scratch.body, lens.get(&header.id).copied())),
+            ChunkKind::References => {
+                scratch.unpacker.unpack(source, chunk, &mut scratch.body).and_then(|()| {
+                    references::check(chunk, &scratch.body, lens.get(&header.id).copied())
+                })
+            }
         };
         if sift(chunk, result, problems)? {
             sound.push(*chunk);

@@ -19,7 +19,7 @@
 //! | header, order, module, footer | 0 | 1 | 0 |
 //! | blob | blob | parts of the blob after this one | offset in the blob |
 //! | file | blob | 1 | bytes of the file |
-//! | pages | blob | runs of pages | 0 |
+//! | pages, references | blob | runs of pages | 0 |
 //! | payload | thread | number of the part | first event of the chunk that it belongs to |
 //! | events | thread | events | id of the first event |
 //! | entered | thread | 1 | id of the event |
@@ -30,7 +30,7 @@
 use crate::error::{ChunkAt, Error, Result};
 
 /// Version of the file format that this crate writes, and the only one that it reads.
-pub const FORMAT_VERSION: u32 = 14;
+pub const FORMAT_VERSION: u32 = 15;
 
 /// First bytes of a trace. Not text, so that a transfer in text mode shows.
 pub(crate) const MAGIC: [u8; 8] = *b"\x89refrain";
@@ -122,6 +122,8 @@ chunk_kinds! {
     Transformed = 12, "transformed";
     /// The [`crate::Order`] of the trace, if the header has another one.
     Order = 13, "order";
+    /// Pages of a [`crate::MappedFile`] that are in the file alone, and their checksums.
+    References = 14, "references";
 }
 
 impl ChunkKind {

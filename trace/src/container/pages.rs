@@ -48,9 +48,18 @@ impl PageRun {
 /// read, compressed and written.
 pub(super) fn portions(
     runs: &[PageRun],
+    write: impl FnMut(&[PageRun]) -> Result<()>,
+) -> Result<()> {
+    portions_of(PORTION, runs, write)
+}
+
+/// The same, in portions of at most so many pages.
+pub(super) fn portions_of(
+    most: u32,
+    runs: &[PageRun],
     mut write: impl FnMut(&[PageRun]) -> Result<()>,
 ) -> Result<()> {
-    let (mut portion, mut room) = (Vec::new(), PORTION);
+    let (mut portion, mut room) = (Vec::new(), most);
     for &run in runs {
         let mut run = run;
         while run.count > 0 {
@@ -61,7 +70,7 @@ pub(super) fn portions(
             if room == 0 {
                 write(&portion)?;
                 portion.clear();
-                room = PORTION;
+                room = most;
             }
         }
     }
@@ -75,10 +84,7 @@ pub(super) fn encode(
     mut read: impl FnMut(PageRun, &mut [u8]),
 ) {
     body.clear();
-    for run in runs {
-        body.extend_from_slice(&run.first.to_le_bytes());
-        body.extend_from_slice(&run.count.to_le_bytes());
-    }
+    put_heads(runs, body);
     let mut at = body.len();
     let len: u64 = runs.iter().map(|run| run.len()).sum();
     body.resize(at + len as usize, 0);
@@ -89,11 +95,29 @@ pub(super) fn encode(
     }
 }
 
+/// Appends what a chunk's body begins with.
+pub(super) fn put_heads(runs: &[PageRun], body: &mut Vec<u8>) {
+    for run in runs {
+        body.extend_from_slice(&run.first.to_le_bytes());
+        body.extend_from_slice(&run.count.to_le_bytes());
+    }
+}
+
 /// The runs in a chunk's body, each with its bytes; the file has so many bytes.
 pub(super) fn decode<'a>(
     chunk: &Chunk,
     body: &'a [u8],
     file: u64,
+) -> Result<Vec<(PageRun, &'a [u8])>> {
+    split(chunk, body, file, PAGE)
+}
+
+/// The runs in a chunk's body, each with what the body has of it: so many bytes of each page.
+pub(super) fn split<'a>(
+    chunk: &Chunk,
+    body: &'a [u8],
+    file: u64,
+    of_page: usize,
 ) -> Result<Vec<(PageRun, &'a [u8])>> {
     let wrong = || chunk.corrupt("it holds other pages than it says");
     let heads = (chunk.header.count as usize).checked_mul(RUN).ok_or_else(wrong)?;
@@ -102,10 +126,10 @@ pub(super) fn decode<'a>(
     for head in heads.chunks_exact(RUN) {
         let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|i| head[at + i]));
         let run = PageRun { first: word(0), count: word(4) };
-        if run.end() > file.div_ceil(PAGE as u64) {
+        if run.end() > file.div_ceil(PAGE as u64).min(1 << 32) {
             return Err(chunk.corrupt("it has pages beyond the end of the file"));
         }
-        let len = usize::try_from(run.len()).map_err(|_| wrong())?;
+        let len = (run.count as usize).checked_mul(of_page).ok_or_else(wrong)?;
         let (bytes, later) = rest.split_at_checked(len).ok_or_else(wrong)?;
         runs.push((run, bytes));
         rest = later;

@@ -3,8 +3,9 @@
 use super::body::Unpacker;
 use super::catalog::{Catalog, EventChunk};
 use super::columns::Decoder;
-use super::format::{Chunk, MAX_BLOB, MAX_CODE};
+use super::format::{Chunk, ChunkKind, MAX_BLOB, MAX_CODE};
 use super::pages;
+use super::references;
 use super::scan;
 use super::source::Source;
 use crate::error::{Error, Result};
@@ -266,19 +267,55 @@ impl Trace {
         self.with_scratch(|scratch, source| scratch.file(source, chunk)).map(Some)
     }
 
+    /// Whether some pages are in their files alone ([`Writer::references`](super::Writer::references)).
+    pub fn has_references(&self) -> bool {
+        self.shared.chunks.iter().any(|chunk| chunk.header.kind == ChunkKind::References)
+    }
+
+    /// Of such a blob, how many bytes of pages the trace has, and how many it refers to.
+    pub fn kept(&self, id: BlobId) -> Result<(u64, u64)> {
+        let Some(file) = self.file(id)? else { return Err(Error::Missing(id.to_string())) };
+        let (mut here, mut elsewhere) = (0, 0);
+        let mut body = Vec::new();
+        for &n in &self.shared.catalog.files[&id.0].1 {
+            let chunk = &self.shared.chunks[n];
+            self.body_of(chunk, &mut body)?;
+            let (runs, sum) = match chunk.header.kind {
+                ChunkKind::References => {
+                    (references::runs(chunk, &body, file.len)?, &mut elsewhere)
+                }
+                _ => (pages::decode(chunk, &body, file.len)?, &mut here),
+            };
+            *sum += runs.iter().map(|(run, _)| run.len()).sum::<u64>();
+        }
+        Ok((here, elsewhere))
+    }
+
     /// Shows the pages of such a blob that are there, as offsets and bytes, in the order in which
     /// they were touched.
+    ///
+    /// # Errors
+    /// [`Error::Referenced`] if some are in the file alone.
     pub fn pages(&self, id: BlobId, mut visit: impl FnMut(u64, &[u8])) -> Result<()> {
         let Some(file) = self.file(id)? else { return Err(Error::Missing(id.to_string())) };
         for &n in &self.shared.catalog.files[&id.0].1 {
             let chunk = &self.shared.chunks[n];
+            if chunk.header.kind == ChunkKind::References {
+                let answer = std::io::ErrorKind::Unsupported.into();
+                return Err(Error::Referenced { path: file.path, answer });
+            }
             let mut body = Vec::new();
-            self.with_scratch(|s, source| s.unpacker.unpack(source, chunk, &mut body))?;
+            self.body_of(chunk, &mut body)?;
             for (run, bytes) in pages::decode(chunk, &body, file.len)? {
                 visit(run.offset(), bytes);
             }
         }
         Ok(())
+    }
+
+    /// Unpacks the body of a chunk.
+    pub(super) fn body_of(&self, chunk: &Chunk, body: &mut Vec<u8>) -> Result<()> {
+        self.with_scratch(|scratch, source| scratch.unpacker.unpack(source, chunk, body))
     }
 
     /// The blobs that are there as a whole, in ascending order.

@@ -8,6 +8,7 @@ use super::format::{
 };
 use super::pages::{self, PageRun};
 use super::parallel::in_parallel;
+use super::references;
 use crate::error::{Error, Result};
 use crate::payload::{self, SyscallRecord};
 use crate::{
@@ -116,7 +117,25 @@ impl<W: Write> Writer<W> {
         written
     }
 
-    /// The same for several blobs. All processors pack the pages, so this is for a time when nobody else
+    /// Writes that pages of a blob begun with [`Writer::file`] are as they are in the file: their checksums alone.
+    /// `read` as for [`Writer::pages_read`].
+    pub fn references(
+        &mut self,
+        id: BlobId,
+        runs: &[PageRun],
+        mut read: impl FnMut(PageRun, &mut [u8]),
+    ) -> Result<()> {
+        let mut body = std::mem::take(&mut self.body);
+        let written = pages::portions_of(references::PORTION, runs, |runs| {
+            references::encode(runs, &mut body, &mut read);
+            let count = runs.len() as u32;
+            self.put(Label { kind: ChunkKind::References, id: id.0, count, first: 0 }, &body)
+        });
+        self.body = body;
+        written
+    }
+
+    /// The same as [`Writer::pages_read`] for several blobs. All processors pack the pages, so this is for a time when nobody else
     /// needs a processor. `read` is also given the place of the blob among `all`.
     pub fn pages_of_all(
         &mut self,

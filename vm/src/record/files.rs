@@ -17,6 +17,9 @@
 //! common with a process that may; then the rest of it is kept. Should a file change nevertheless
 //! while it is mapped, the recording says so ([`Notice::FileChanged`](super::Notice::FileChanged)).
 //!
+//! If the trace is to refer to files ([`Files::new`]), the checksums of the pages are written in place of the
+//! bytes: of files that can be found by their paths, unless the guest is about to change them.
+//!
 //! # Limits
 //! - A clean page that memory pressure takes away between two looks is missing. A replay that
 //!   comes to it faults there, and says so.
@@ -61,6 +64,8 @@ struct Pages {
     blob: BlobId,
     runs: Vec<PageRun>,
     bytes: Bytes,
+    /// Their checksums alone are written.
+    referenced: bool,
 }
 
 /// Where the bytes of pages are.
@@ -85,6 +90,8 @@ struct Content {
     file: Option<Arc<Source>>,
     /// Pages that the trace has or will have: 64 in a word.
     kept: BTreeMap<u32, u64>,
+    /// The trace may refer to it.
+    referenced: bool,
 }
 
 /// What is known of the files.
@@ -104,6 +111,8 @@ pub(super) struct State {
     /// Until when looking is put off.
     rest: Option<Instant>,
     touched: TouchedPages,
+    /// The trace refers to files.
+    refers: bool,
 }
 
 /// All files that are kept by pages.
@@ -117,8 +126,9 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    pub(crate) fn new() -> Files {
-        let state = State { touched: TouchedPages::new(), ..State::default() };
+    /// If the trace `refers` to files, it has the bytes only of those that will not be what they are.
+    pub(crate) fn new(refers: bool) -> Files {
+        let state = State { touched: TouchedPages::new(), refers, ..State::default() };
         Files {
             table: PageTable::open(),
             single: SinglePages::new(),
@@ -188,6 +198,10 @@ impl Files {
                 let file = part.file as usize;
                 let mut runs = Vec::new();
                 let content = &mut state.contents[file];
+                if std::mem::take(&mut content.referenced) {
+                    // What the trace refers to will not be there any more.
+                    content.kept.clear();
+                }
                 let end = page_up(content.len).min(part.offset + (part.end - part.start));
                 let pages = (part.offset / PAGE) as u32..(end / PAGE) as u32;
                 pages.for_each(|page| content.keep(page, &mut runs));
@@ -285,16 +299,29 @@ impl Files {
             writer.file(*blob, file)?;
         }
         let (mut unread, mut sources) = (Vec::new(), Vec::new());
-        for Pages { blob, runs, bytes } in &pages {
+        let failed = AtomicBool::new(false);
+        for Pages { blob, runs, bytes, referenced } in &pages {
             match bytes {
+                Bytes::Read(bytes) if *referenced => {
+                    let mut rest = &bytes[..];
+                    writer.references(*blob, runs, |run, pages| {
+                        let (now, later) = rest.split_at(run.len() as usize);
+                        pages.copy_from_slice(now);
+                        rest = later;
+                    })?;
+                }
                 Bytes::Read(bytes) => writer.pages(*blob, runs, bytes)?,
+                Bytes::InFile(source) if *referenced => {
+                    writer.references(*blob, runs, |run, pages| {
+                        failed.fetch_or(!source.read(run, pages), Ordering::Relaxed);
+                    })?;
+                }
                 Bytes::InFile(source) => {
                     unread.push((*blob, &runs[..]));
                     sources.push(source);
                 }
             }
         }
-        let failed = AtomicBool::new(false);
         let read = |place: usize, run, bytes: &mut [u8]| {
             failed.fetch_or(!sources[place].read(run, bytes), Ordering::Relaxed);
         };
@@ -306,7 +333,9 @@ impl Files {
                 writer.pages_read(blob, runs, |run, bytes| read(place, run, bytes))?;
             }
         }
-        let changed = failed.into_inner() || sources.iter().any(|source| source.has_changed());
+        let in_file =
+            |it: &Pages| matches!(&it.bytes, Bytes::InFile(source) if source.has_changed());
+        let changed = failed.into_inner() || pages.iter().any(in_file);
         drop((pages, reading));
         self.lock().changed |= changed;
         Ok(())
@@ -409,18 +438,20 @@ impl State {
         let (len, identity) = (metadata.len(), file.identity);
         let modified = metadata.modified().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
         let modified_ns = modified.unwrap_or_default().as_nanos() as u64;
+        let is_it = |path| std::fs::metadata(path).is_ok_and(|it| self::identity(&it) == identity);
+        let referenced = self.refers && is_it(&path);
         self.files.push((blob, MappedFile { path, len, modified_ns }));
         self.known.insert(identity, self.contents.len());
         let kept = BTreeMap::new();
-        let content = Content { blob, len, file: Some(file), kept };
+        let content = Content { blob, len, file: Some(file), kept, referenced };
         self.contents.push(content);
     }
 
     /// Notes that pages of a file are to be written.
     fn take(&mut self, index: usize, runs: Vec<PageRun>) {
-        let Content { blob, file, .. } = &self.contents[index];
+        let &Content { blob, ref file, referenced, .. } = &self.contents[index];
         let Some(source) = file.clone() else { return };
-        self.pages.push(Pages { blob: *blob, runs, bytes: Bytes::InFile(source) });
+        self.pages.push(Pages { blob, runs, bytes: Bytes::InFile(source), referenced });
     }
 
     /// Reads what is to be written, as long as the files are what they were.

@@ -97,6 +97,8 @@ pub struct RecordOptions {
     /// Whether the guest is stopped when the trace cannot be written any more. If not, it goes on
     /// unrecorded.
     pub strict: bool,
+    /// Whether pages of files that can be found by their paths are left there, and the trace has checksums alone.
+    pub reference: bool,
     /// How child processes are recorded, if they are.
     pub follow: Option<Follow>,
 }
@@ -148,7 +150,7 @@ pub fn record(options: RecordOptions, engine: Arc<dyn RecordingEngine>) -> Resul
     space.set_limit(limits::raise());
     let (stop, stopped) = crossbeam::channel::unbounded();
 
-    let mapped = Arc::new(Files::new());
+    let mapped = Arc::new(Files::new(options.reference));
     let (mut contents, blobs) = (Vec::new(), Cell::new(0));
     let next = || BlobId(blobs.replace(blobs.get() + 1));
     let keep = |bytes| {

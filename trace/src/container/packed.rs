@@ -1,0 +1,126 @@
+//! Packed traces: what a trace refers to is in it.
+
+use super::body::{Label, Packer};
+use super::format::{self, ChunkHeader, ChunkKind};
+use super::pages::{self, PageRun};
+use super::reader::Trace;
+use super::references::{SUM, runs};
+use super::writer::index_and_trailer;
+use crate::error::{Error, Result};
+use crate::{BlobId, MappedFile};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+
+/// Writes a trace to `out` that has all pages which this one refers to. The other chunks are copied as they are.
+/// `open` opens a file by its path; a file that is not what it was in the recording is refused by name.
+///
+/// # Errors
+/// [`Error::Referenced`] names a file that is missing or has changed.
+pub fn write_packed<W: Write>(
+    trace: &Trace,
+    mut open: impl FnMut(&MappedFile) -> std::io::Result<File>,
+    mut out: W,
+) -> Result<W> {
+    let (source, chunks) = trace.parts();
+    let failed = || Error::io("write the packed trace");
+    out.write_all(&format::preamble()).map_err(failed())?;
+    let mut written = format::PREAMBLE as u64;
+    let mut headers: Vec<ChunkHeader> = Vec::new();
+    let mut packer = Packer::new()?;
+    let there = pages_there(trace)?;
+    let mut files: BTreeMap<u32, File> = BTreeMap::new();
+    let (mut bytes, mut body) = (Vec::new(), Vec::new());
+    let mut is_whole = false;
+    for chunk in chunks {
+        is_whole |= chunk.header.kind == ChunkKind::Footer;
+        if chunk.header.kind != ChunkKind::References {
+            bytes.resize(chunk.header.size() as usize, 0);
+            source.read_at(chunk.offset, &mut bytes)?;
+            out.write_all(&bytes).map_err(failed())?;
+            written += bytes.len() as u64;
+            headers.push(chunk.header);
+            continue;
+        }
+        let id = chunk.header.id;
+        let file = trace.file(BlobId(id))?.ok_or_else(|| Error::Missing(BlobId(id).to_string()))?;
+        trace.body_of(chunk, &mut body)?;
+        let (mut wanted, mut sums) = (Vec::new(), Vec::new());
+        for (run, of_run) in runs(chunk, &body, file.len)? {
+            for (page, sum) in numbers(run).zip(of_run.chunks_exact(SUM)) {
+                if !there.contains(&(id, page)) {
+                    wanted.push(PageRun { first: page, count: 1 });
+                    sums.push(sum);
+                }
+            }
+        }
+        if wanted.is_empty() {
+            continue;
+        }
+        let refuse = |answer| Error::Referenced { path: file.path.clone(), answer };
+        let opened = match files.entry(id) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => new.insert(open(&file).map_err(refuse)?),
+        };
+        let mut sums = sums.into_iter();
+        pages::portions(&wanted, |runs| {
+            let mut packed = Vec::new();
+            let mut answer = Ok(());
+            pages::encode(runs, &mut packed, |run, page| {
+                let read = read_page(opened, file.len, run, page, sums.next());
+                answer = std::mem::replace(&mut answer, Ok(())).and(read);
+            });
+            answer.map_err(refuse)?;
+            let count = runs.len() as u32;
+            let label = Label { kind: ChunkKind::Pages, id, count, first: 0 };
+            headers.push(packer.pack(label, &packed, &mut bytes)?);
+            out.write_all(&bytes).map_err(failed())?;
+            written += bytes.len() as u64;
+            Ok(())
+        })?;
+    }
+    if is_whole {
+        let headers: Vec<u8> = headers.iter().flat_map(ChunkHeader::encode).collect();
+        let tail = index_and_trailer(&mut packer, &headers, written)?;
+        out.write_all(&tail).map_err(failed())?;
+    }
+    out.flush().map_err(failed())?;
+    Ok(out)
+}
+
+/// The numbers of a run's pages.
+fn numbers(run: PageRun) -> impl Iterator<Item = u32> {
+    (u64::from(run.first)..run.end()).map(|page| page as u32)
+}
+
+/// The pages of files that the trace has: blob and number.
+fn pages_there(trace: &Trace) -> Result<BTreeSet<(u32, u32)>> {
+    let (_, chunks) = trace.parts();
+    let mut there = BTreeSet::new();
+    let mut body = Vec::new();
+    for chunk in chunks.iter().filter(|chunk| chunk.header.kind == ChunkKind::Pages) {
+        trace.body_of(chunk, &mut body)?;
+        for (run, _) in pages::decode(chunk, &body, u64::MAX)? {
+            there.extend(numbers(run).map(|page| (chunk.header.id, page)));
+        }
+    }
+    Ok(there)
+}
+
+/// Reads a page of a file of so many bytes, which is to have this checksum.
+fn read_page(
+    file: &File,
+    len: u64,
+    run: PageRun,
+    page: &mut [u8],
+    sum: Option<&[u8]>,
+) -> std::io::Result<()> {
+    let there = len.saturating_sub(run.offset()).min(run.len()) as usize;
+    file.read_exact_at(&mut page[..there], run.offset())?;
+    match sum == Some(&crc32fast::hash(page).to_le_bytes()) {
+        true => Ok(()),
+        false => Err(std::io::Error::other("it has changed since the recording")),
+    }
+}
