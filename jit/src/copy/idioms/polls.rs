@@ -14,13 +14,14 @@
 //!
 //! But when compilers run out of registers they read an ordinary variable in every round, too. So the
 //! loop must not go through memory, and must not compare what it reads with anything that it changes
-//! itself from round to round.
+//! itself from round to round. Nor must it ask what the round before was for, in a register that it sets to a
+//! constant for the next one: who scans a text for ever larger characters looks at the same one again.
 
 use crate::common::{CLOBBERED, is_call, memory_access};
 use crate::copy::addresses::SymbolicAddress;
 use crate::copy::listing::{Listing, ends_here, target};
 use crate::copy::loops::Flow;
-use crate::copy::ordered::{is_candidate, is_stack_load, writes_memory};
+use crate::copy::ordered::{compares, is_candidate, is_stack_load, writes_memory};
 use iced_x86::{
     FlowControl, Instruction, InstructionInfoFactory, InstructionInfoOptions, Mnemonic, OpAccess,
     OpKind, Register, UsedRegister,
@@ -206,10 +207,34 @@ impl<'a> Loop<'a> {
         let written = uses.iter().fold(Registers::default(), |all, (_, write)| all.or(*write));
         let changing = changing(after, written);
         let found = Loop { body, uses, origins, changing };
+        if found.goes_through_states() {
+            return None;
+        }
         let accesses = |i: &Instruction| !matches!(i.mnemonic(), Mnemonic::Lea | Mnemonic::Nop);
         let goes_through = |at: usize| found.changes(at, address(&body[at]));
         let goes_through_memory = (0..body.len()).any(|at| accesses(&body[at]) && goes_through(at));
         (!goes_through_memory).then_some(found)
+    }
+
+    /// Whether a round compares with a constant what a register held at its beginning, and sets the register to
+    /// constants alone.
+    fn goes_through_states(&self) -> bool {
+        let is_constant = |kind: OpKind| !matches!(kind, OpKind::Register | OpKind::Memory);
+        let of_constant = |i: &Instruction| {
+            i.op_count() == 2 && i.op0_kind() == OpKind::Register && is_constant(i.op1_kind())
+        };
+        self.body.iter().enumerate().any(|(at, i)| {
+            let Some(origins) = self.origins[at].filter(|_| compares(i) && of_constant(i)) else {
+                return false;
+            };
+            let asked = Registers::of([i.op0_register()].into_iter());
+            let is_of_round = from(&origins, asked).without(asked).is_empty();
+            let mut sets =
+                self.body.iter().zip(&self.uses).filter(|(_, used)| !used.1.and(asked).is_empty());
+            let sets_constant = |i: &Instruction| i.mnemonic() == Mnemonic::Mov && of_constant(i);
+            let is_set = sets.clone().next().is_some() && sets.all(|(i, _)| sets_constant(i));
+            is_of_round && !from(&origins, asked).is_empty() && is_set
+        })
     }
 
     /// Whether one of these registers, before the instruction, has what changes from round to

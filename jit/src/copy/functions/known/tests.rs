@@ -72,7 +72,7 @@ fn write_at_random(random: &mut SplitMix64, a: &mut CodeAssembler) {
 /// is loaded to be tested; a guard's destructor, which the next function calls beside a lock; a loop
 /// over objects that it locks; and, last, a comparison that no compiler makes of an ordinary word, in a
 /// function with a frame pointer, and locks in an array, of which one is released by another address.
-const RARE: [fn(&mut CodeAssembler); 36] = [
+const RARE: [fn(&mut CodeAssembler); 37] = [
     |a| a.ret().unwrap(),
     |a| a.ret().unwrap(),
     |a| a.jmp(16).unwrap(),
@@ -333,6 +333,19 @@ const RARE: [fn(&mut CodeAssembler); 36] = [
         a.mov(eax, 1).unwrap();
         a.ret().unwrap();
     },
+    |a| {
+        let [mut larger, mut next, mut done] = std::array::from_fn(|_| a.create_label());
+        a.jmp(next).unwrap();
+        a.set_label(&mut larger).unwrap();
+        a.cmp(ecx, -128).unwrap();
+        a.je(done).unwrap();
+        a.mov(ecx, 0xffff_0000_u32).unwrap();
+        a.set_label(&mut next).unwrap();
+        a.test(dword_ptr(rdx), ecx).unwrap();
+        a.jne(larger).unwrap();
+        a.set_label(&mut done).unwrap();
+        a.ret().unwrap();
+    },
 ];
 
 /// Where a table of slots lies, behind all functions.
@@ -393,6 +406,7 @@ fn the_finder_has_its_digest() {
     assert_eq!(found[29].each_ref().map(Vec::len), [1, 1, 0], "a poll beside an array");
     assert_eq!(found[32].each_ref().map(Vec::len), [1, 0, 0], "a sum that is polled");
     assert_eq!(found[33].each_ref().map(Vec::len), [0, 1, 0], "a flag that is asked for");
+    assert_eq!(found[36].each_ref().map(Vec::len), [0, 0, 0], "a scan that goes through states");
     assert_eq!(found[21].each_ref().map(Vec::len), [0, 2, 1], "a reader of a seqlock");
     // Of the C library: a first look before a lock, and a store before a futex call.
     let starts = functions(2, |number, a| {

@@ -16,6 +16,61 @@ fn polled(write: impl FnOnce(&mut CodeAssembler)) -> Vec<Mnemonic> {
     code.iter().filter(|i| found.contains(&i.ip())).map(Instruction::mnemonic).collect()
 }
 
+/// Python looks how large the largest character of a text is. Where one is larger than it thought, it looks at the
+/// same characters again, and now for the next size.
+#[test]
+fn a_scan_that_goes_through_states() {
+    let found = |asks: bool| {
+        polled(|a| {
+            let [mut larger, mut middle, mut next, mut done] =
+                std::array::from_fn(|_| a.create_label());
+            a.jmp(next).unwrap();
+            a.set_label(&mut larger).unwrap();
+            if asks {
+                a.cmp(ecx, -128).unwrap();
+                a.je(middle).unwrap();
+            }
+            a.mov(esi, 0xffff).unwrap();
+            a.mov(ecx, 0xffff_0000_u32).unwrap();
+            a.cmp(rdx, rbp).unwrap();
+            a.jae(done).unwrap();
+            a.set_label(&mut next).unwrap();
+            a.movzx(eax, word_ptr(rdx)).unwrap();
+            a.or(ax, word_ptr(rdx + 2)).unwrap();
+            a.test(eax, ecx).unwrap();
+            a.jne(larger).unwrap();
+            a.add(rdx, 4).unwrap();
+            a.cmp(rdx, rbp).unwrap();
+            a.jb(next).unwrap();
+            a.set_label(&mut done).unwrap();
+            a.ret().unwrap();
+            a.set_label(&mut middle).unwrap();
+            a.mov(ecx, 0xffff_ff00_u32).unwrap();
+            a.jmp(next).unwrap();
+        })
+    };
+    assert_eq!(found(true), []);
+    assert_eq!(found(false), [Mnemonic::Movzx, Mnemonic::Or], "for what another thread stores");
+}
+
+/// A loop that asks at its beginning for what it has loaded at its end has no states of its own.
+#[test]
+fn a_poll_that_begins_with_the_question() {
+    let found = polled(|a| {
+        let [mut again, mut done] = std::array::from_fn(|_| a.create_label());
+        a.mov(eax, dword_ptr(rdi)).unwrap();
+        a.set_label(&mut again).unwrap();
+        a.cmp(eax, 1).unwrap();
+        a.je(done).unwrap();
+        a.pause().unwrap();
+        a.mov(eax, dword_ptr(rdi)).unwrap();
+        a.jmp(again).unwrap();
+        a.set_label(&mut done).unwrap();
+        a.ret().unwrap();
+    });
+    assert_eq!(found, [Mnemonic::Mov]);
+}
+
 /// Who waits adds up what each of the others has done, in arrays by their numbers.
 #[test]
 fn arrays_that_are_added_up() {
