@@ -9,7 +9,7 @@
 //! `resume`, an exit of the engine. No lock is taken in the handler. Faults elsewhere go to
 //! whoever handled the signal before (usually the default action: they are bugs of ours).
 
-use refrain_vm::Pages;
+use refrain_vm::{Cause, Pages};
 use std::arch::naked_asm;
 use std::cell::RefCell;
 use std::mem::offset_of;
@@ -34,6 +34,8 @@ pub(crate) struct ThreadArea {
     pub(crate) fault_address: u64,
     /// The signal.
     pub(crate) fault_signal: i32,
+    /// What the processor said of it.
+    pub(crate) fault_cause: Cause,
     /// Nonzero while guest code runs. Then a jump of translated code to address 0, which is
     /// never mapped, is noted like a fault in translated code.
     pub(crate) in_guest: u32,
@@ -108,6 +110,10 @@ unsafe extern "C" fn handle(
 ) {
     // SAFETY: the kernel passes valid pointers to an SA_SIGINFO handler.
     let (machine, address) = unsafe { (&mut (*context).uc_mcontext, (*info).si_addr() as u64) };
+    let said = |at: i32| machine.gregs[at as usize] as u32;
+    // SAFETY: as above.
+    let code = unsafe { (*info).si_code };
+    let cause = Cause { vector: said(libc::REG_TRAPNO), error: said(libc::REG_ERR), code };
     let rip = &mut machine.gregs[libc::REG_RIP as usize];
     if let Some(next) = refrain_vm::recovery(*rip as u64) {
         *rip = next as i64;
@@ -122,6 +128,7 @@ unsafe extern "C" fn handle(
         area.fault_signal = signal;
         area.fault_rip = *rip as u64;
         area.fault_address = address;
+        area.fault_cause = cause;
         *rip = area.resume as i64;
         return;
     }

@@ -64,7 +64,7 @@ pub(crate) fn step(
         return fault;
     }
     let &[place] = places else {
-        return Some(Fault { signal: libc::SIGILL, address: context.rip });
+        return Some(Fault::illegal(context.rip));
     };
     if let Some(done) = transfer::step_moved(i, context, Some(place)) {
         return done.err();

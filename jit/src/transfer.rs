@@ -69,5 +69,5 @@ fn word(address: u64) -> Result<u64, Fault> {
 }
 
 fn fault(address: u64) -> Fault {
-    Fault { signal: libc::SIGSEGV, address }
+    Fault::access(address)
 }

@@ -269,7 +269,7 @@ fn faults_tell_where() {
     let (_, expected, blocks) = record(start());
     let mut context = start();
     let exit = cpu(&EngineConfig::default(), &blocks, &[]).run(&mut context, Mode::Observed);
-    assert_eq!(exit, Exit::Fault(Fault { signal: libc::SIGSEGV, address: 0x66_6008 }));
+    assert_eq!(exit, Exit::Fault(Fault::access(0x66_6008)));
     assert_eq!(context.rip, expected.rip);
 
     program(|a| {
@@ -555,7 +555,7 @@ fn steps_may_fault() {
     let mut cpu = cpu(&config, &blocks, &[]);
     let before = context.clone();
     assert!(matches!(cpu.run(&mut context, Mode::Observed), Exit::Ordered { .. }));
-    assert_eq!(cpu.step(&mut context), Some(Fault { signal: libc::SIGSEGV, address: 0x66_6000 }));
+    assert_eq!(cpu.step(&mut context), Some(Fault::access(0x66_6000)));
     assert_same(&before, &context);
 }
 
@@ -576,10 +576,7 @@ fn some_instructions_are_left_to_the_machine() {
         cpu.run(&mut context, Mode::Observed),
         Exit::Emulate(Emulate::Random { register: 9, size: 4 })
     );
-    assert_eq!(
-        cpu.run(&mut context, Mode::Observed),
-        Exit::Fault(Fault { signal: libc::SIGILL, address: CODE + 6 })
-    );
+    assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Fault(Fault::illegal(CODE + 6)));
     assert_eq!(context.rip, CODE + 6);
     // vaddps: not for this guest.
     let blocks = [block(CODE, vec![0x90, 0xc5, 0xf0, 0x58, 0xc2])];

@@ -50,6 +50,12 @@ fn all_registers_at_once() {
     is_as_natively(include_str!("../guest/all_at_once.c"));
 }
 
+/// What the processor says of an exception, and what becomes of a handler whose frame has no room.
+#[test]
+fn exceptions_and_their_handlers() {
+    is_as_natively(include_str!("../guest/exceptions.c"));
+}
+
 /// The machine executes `xsave` and `xrstor` in the processor's place.
 #[test]
 fn its_extended_state() {

@@ -422,7 +422,7 @@ pub trait Cpu {
     /// [`Self::operands`] names were at these places.
     fn step_moved(&mut self, context: &mut Context, most: u64, places: &[u64]) -> Option<Fault> {
         let _ = (most, places);
-        Some(Fault { signal: libc::SIGILL, address: context.rip })
+        Some(Fault::illegal(context.rip))
     }
 
     /// Executes the locked instruction at `rip` as if its memory operand held `value`, and leaves
@@ -618,6 +618,84 @@ pub struct Fault {
     pub signal: i32,
     /// The address that it was about (`si_addr`).
     pub address: u64,
+    /// What the processor has said of it.
+    pub cause: Cause,
+}
+
+/// What a processor tells the kernel of an exception, which tells it the handler.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Cause {
+    /// The exception's number (`REG_TRAPNO`).
+    pub vector: u32,
+    /// Its error code (`REG_ERR`).
+    pub error: u32,
+    /// `si_code`, where the number does not tell it; or 0.
+    pub code: i32,
+}
+
+impl Cause {
+    /// `#DB`, by `int1`.
+    pub const DEBUG: u32 = 1;
+    /// `#BP`, by `int3`.
+    pub const BREAKPOINT: u32 = 3;
+    /// `#OF`.
+    pub const OVERFLOW: u32 = 4;
+    /// `#UD`.
+    pub const ILLEGAL: u32 = 6;
+    /// `#GP`.
+    pub const PROTECTION: u32 = 13;
+    /// `#PF`.
+    pub const PAGE: u32 = 14;
+    /// In a page fault's error code: the page is there, and may not be accessed so.
+    pub const PRESENT: u32 = 1;
+    /// In a page fault's error code: the guest's code, not the kernel, has accessed it.
+    pub const USER: u32 = 4;
+    /// In a page fault's error code: an instruction was to be read.
+    pub const FETCH: u32 = 16;
+}
+
+impl Fault {
+    /// An access of memory that is not there.
+    pub fn access(address: u64) -> Fault {
+        let cause = Cause { vector: Cause::PAGE, error: Cause::USER, code: 0 };
+        Fault { signal: libc::SIGSEGV, address, cause }
+    }
+
+    /// An instruction is to be executed where none can be read.
+    pub fn fetch(address: u64) -> Fault {
+        let cause = Cause { vector: Cause::PAGE, error: Cause::USER | Cause::FETCH, code: 0 };
+        Fault { signal: libc::SIGSEGV, address, cause }
+    }
+
+    /// What the processor does not allow a program, of whatever address.
+    pub fn protection() -> Fault {
+        Fault::exception(Cause::PROTECTION, 0)
+    }
+
+    /// An instruction that there is not, at this address.
+    pub fn illegal(pc: u64) -> Fault {
+        Fault::exception(Cause::ILLEGAL, pc)
+    }
+
+    /// An exception of this number, which has no error code.
+    pub fn exception(vector: u32, address: u64) -> Fault {
+        let signal = match vector {
+            Cause::DEBUG | Cause::BREAKPOINT => libc::SIGTRAP,
+            Cause::ILLEGAL => libc::SIGILL,
+            _ => libc::SIGSEGV,
+        };
+        Fault { signal, address, cause: Cause { vector, error: 0, code: 0 } }
+    }
+
+    /// A fault of which no more is known than the signal.
+    pub fn by_signal(signal: i32, address: u64) -> Fault {
+        match signal {
+            libc::SIGILL => Fault::illegal(address),
+            libc::SIGTRAP => Fault::exception(Cause::BREAKPOINT, address),
+            libc::SIGFPE => Fault { signal, address, cause: Cause::default() },
+            _ => Fault { signal, ..Fault::access(address) },
+        }
+    }
 }
 
 /// Why an engine cannot work here.

@@ -25,6 +25,10 @@ pub(crate) struct AltStack {
 
 pub(crate) const SS_ONSTACK: u32 = 1;
 pub(crate) const SS_DISABLE: u32 = 2;
+/// The stack counts as given up while a handler runs on it.
+pub(crate) const SS_AUTODISARM: u32 = 1 << 31;
+/// `MINSIGSTKSZ`.
+pub(crate) const SMALLEST_STACK: u64 = 2048;
 
 impl Default for AltStack {
     fn default() -> AltStack {
@@ -35,7 +39,9 @@ impl Default for AltStack {
 impl AltStack {
     /// Whether the stack is in use by code with this stack pointer.
     pub(crate) fn holds(&self, sp: u64) -> bool {
-        self.flags & SS_DISABLE == 0 && sp > self.base && sp - self.base <= self.size
+        self.flags & (SS_DISABLE | SS_AUTODISARM) == 0
+            && sp > self.base
+            && sp - self.base <= self.size
     }
 
     /// `stack_t`, as seen by code with this stack pointer.
@@ -59,6 +65,19 @@ pub(crate) struct Delivery<'a> {
     pub(crate) mask: u64,
     pub(crate) stack: AltStack,
     pub(crate) processor: Processor,
+    /// The thread's last exception.
+    pub(crate) exception: Exception,
+    /// Whether the handler's return executes an instruction again that has faulted.
+    pub(crate) executes_again: bool,
+}
+
+/// What the kernel keeps of a thread's last exception, and tells every handler of the thread.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Exception {
+    pub(crate) vector: u32,
+    pub(crate) error: u32,
+    /// The address of the last page fault.
+    pub(crate) address: u64,
 }
 
 /// A frame and where it goes.
@@ -75,6 +94,10 @@ mod at {
     pub(super) const RIP: u64 = REGISTERS + 16 * 8;
     pub(super) const FLAGS: u64 = REGISTERS + 17 * 8;
     pub(super) const SEGMENTS: u64 = REGISTERS + 18 * 8;
+    pub(super) const ERROR: u64 = REGISTERS + 19 * 8;
+    pub(super) const VECTOR: u64 = REGISTERS + 20 * 8;
+    pub(super) const OLD_MASK: u64 = REGISTERS + 21 * 8;
+    pub(super) const ADDRESS: u64 = REGISTERS + 22 * 8;
     pub(super) const FP_STATE: u64 = REGISTERS + 23 * 8;
     pub(super) const MASK: u64 = REGISTERS + 256;
     pub(super) const INFO: u64 = MASK + 8;
@@ -100,6 +123,8 @@ pub(crate) const FX_SAVE: usize = 512;
 /// The status flags and DF; and the two that are always set in user mode.
 const FLAGS: u64 = 0xcd5;
 const ALWAYS: u64 = 0x202;
+/// RF, which the processor sets for an instruction that it is to execute again.
+const RESUME: u64 = 1 << 16;
 /// Code and stack segments of 64-bit programs.
 pub(crate) const CODE_SEGMENT: u64 = 0x33;
 pub(crate) const STACK_SEGMENT: u64 = 0x2b;
@@ -142,10 +167,15 @@ pub(crate) fn build(context: &Context, delivery: &Delivery<'_>) -> Frame {
         put(at::REGISTERS + 8 * slot as u64, context.gpr[register]);
     }
     put(at::RIP, context.rip);
-    put(at::FLAGS, context.rflags & FLAGS | ALWAYS);
+    let resume = if delivery.executes_again { RESUME } else { 0 };
+    put(at::FLAGS, context.rflags & FLAGS | ALWAYS | resume);
     put(at::SEGMENTS, SEGMENTS);
     put(at::FP_STATE, fp_state);
     put(at::MASK, delivery.mask);
+    put(at::OLD_MASK, delivery.mask);
+    put(at::ERROR, delivery.exception.error.into());
+    put(at::VECTOR, delivery.exception.vector.into());
+    put(at::ADDRESS, delivery.exception.address);
     let info = at::INFO as usize;
     bytes[info..info + 128].copy_from_slice(delivery.info);
     let area = (fp_state - address) as usize;
@@ -317,11 +347,16 @@ mod tests {
             mask: 0xff00,
             stack: AltStack::default(),
             processor: [Feature::Avx].into_iter().collect(),
+            exception: Exception { vector: 14, error: 6, address: 0x7000 },
+            executes_again: true,
         };
         let frame = build(&context, &delivery);
         assert_eq!((frame.address + 8) % 16, 0, "the stack is aligned as after a call");
         assert!(frame.address + frame.bytes.len() as u64 <= context.gpr[RSP] - RED_ZONE);
         assert!(Guest.write(frame.address, &frame.bytes));
+        let word = |offset| Guest.word(frame.address + offset);
+        assert_eq!([at::VECTOR, at::ERROR, at::ADDRESS].map(word), [14, 6, 0x7000].map(Some));
+        assert_eq!(word(at::FLAGS), Some(0x202 | 0x441 | RESUME));
 
         let before = context.clone();
         enter(&mut context, frame.address, 0x4000, 10);
@@ -357,7 +392,15 @@ mod tests {
             let action = [1, flags as u64, 0, 0];
             build(
                 &context,
-                &Delivery { info: &[0; 128], action, mask: 0, stack, processor: Processor::V2 },
+                &Delivery {
+                    info: &[0; 128],
+                    action,
+                    mask: 0,
+                    stack,
+                    processor: Processor::V2,
+                    exception: Exception::default(),
+                    executes_again: false,
+                },
             )
             .address
         };

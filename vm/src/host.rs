@@ -187,6 +187,15 @@ pub(crate) fn thread_id() -> i32 {
     unsafe { libc::gettid() }
 }
 
+/// Gives the calling thread copies of its own of what `flags` name (those of `clone`).
+pub(crate) fn unshare(flags: i32) -> io::Result<()> {
+    // SAFETY: touches no memory.
+    match unsafe { libc::unshare(flags) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// The calling thread's pointer to its thread-local storage.
 pub(crate) fn thread_pointer() -> u64 {
     let pointer;

@@ -14,7 +14,7 @@ const LEN: u64 = 2;
 pub(crate) fn execute(context: &mut Context) -> Result<(), Fault> {
     let fails = |context: &mut Context, address| {
         context.rip = context.rip.wrapping_sub(LEN);
-        Err(Fault { signal: libc::SIGSEGV, address })
+        Err(if address == 0 { Fault::protection() } else { Fault::access(address) })
     };
     let top = context.gpr[RSP];
     let Some(read) = Guest.read(top, 40) else { return fails(context, top) };
@@ -56,7 +56,7 @@ mod tests {
     fn other_segments_fault_before_the_instruction() {
         for stack in [[7, 0x23, 0, 9, 0x2b], [7, 0x33, 0, 9, 0]] {
             let (done, context) = after(&stack);
-            assert_eq!(done, Err(Fault { signal: libc::SIGSEGV, address: 0 }));
+            assert_eq!(done, Err(Fault::protection()));
             assert_eq!((context.rip, context.gpr[RSP]), (100, stack.as_ptr() as u64));
         }
     }
@@ -65,7 +65,7 @@ mod tests {
     fn a_stack_that_is_not_there_faults() {
         let mut context = Context::default();
         (context.rip, context.gpr[RSP]) = (102, 8);
-        assert_eq!(execute(&mut context), Err(Fault { signal: libc::SIGSEGV, address: 8 }));
+        assert_eq!(execute(&mut context), Err(Fault::access(8)));
         assert_eq!(context.rip, 100);
     }
 }

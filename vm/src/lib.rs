@@ -57,10 +57,10 @@ pub use context::{Context, SeenWords, Translating, reg};
 pub use cpuid::is_recorded;
 pub use digest::memory_digest;
 pub use engine::{
-    Answer, Count, Cpu, Emulate, Engine, EngineConfig, EngineError, Exit, FastPath, Fault, Finding,
-    Interrupt, LeaveOut, List, LockRole, Mode, ModuleCode, ModuleFunctions, Nested, Operand,
-    OrderedAccess, OrderedFastPath, OrderedKind, ReadAtomics, ReadCode, ReadFunctions, Recall,
-    RecordingCpu, RecordingEngine, StateArea,
+    Answer, Cause, Count, Cpu, Emulate, Engine, EngineConfig, EngineError, Exit, FastPath, Fault,
+    Finding, Interrupt, LeaveOut, List, LockRole, Mode, ModuleCode, ModuleFunctions, Nested,
+    Operand, OrderedAccess, OrderedFastPath, OrderedKind, ReadAtomics, ReadCode, ReadFunctions,
+    Recall, RecordingCpu, RecordingEngine, StateArea,
 };
 pub use error::{Error, Result};
 pub use first_thread::lend_first_thread;

@@ -49,7 +49,7 @@ pub(crate) fn execute(
     };
     done.map_err(|about| {
         context.rip = context.rip.wrapping_sub(area.len.into());
-        Fault { signal: libc::SIGSEGV, address: about }
+        if about == NO_ADDRESS { Fault::protection() } else { Fault::access(about) }
     })
 }
 

@@ -5,7 +5,7 @@ use crate::emulated::{emulated, is_of_state};
 use crate::features::may_execute;
 use crate::refused::is_refused;
 use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
-use refrain_vm::Processor;
+use refrain_vm::{Cause, Processor};
 
 /// How an instruction is translated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,9 +50,10 @@ pub(super) fn classify(instruction: &Instruction, processor: Processor) -> Actio
     let register = || instruction.op0_register().number() as u8;
     match instruction.mnemonic() {
         Mnemonic::Syscall => Action::LeaveAfter(Kind::Syscall),
-        Mnemonic::Int3 | Mnemonic::Int1 => Action::LeaveAfter(Kind::Trap(libc::SIGTRAP)),
+        Mnemonic::Int3 => Action::LeaveAfter(Kind::Trap(Cause::BREAKPOINT)),
+        Mnemonic::Int1 => Action::LeaveAfter(Kind::Trap(Cause::DEBUG)),
         Mnemonic::Ud0 | Mnemonic::Ud1 | Mnemonic::Ud2 => {
-            Action::LeaveBefore(Kind::Trap(libc::SIGILL))
+            Action::LeaveBefore(Kind::Trap(Cause::ILLEGAL))
         }
         Mnemonic::Int if instruction.immediate8() == 0x80 => Action::Unsupported,
         Mnemonic::Wrfsbase => {

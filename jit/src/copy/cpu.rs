@@ -384,7 +384,7 @@ impl CopyCpu {
                     self.logs_step = self.state.logs();
                     Exit::Spans
                 }
-                None => Exit::Fault(Fault { signal: libc::SIGSEGV, address: desc.pc }),
+                None => Exit::Fault(Fault::fetch(desc.pc)),
             },
             Kind::Code { len, variant } => {
                 self.asks = variant;
@@ -399,7 +399,7 @@ impl CopyCpu {
             Kind::Syscall => Exit::Syscall,
             Kind::Hook => Exit::Hook,
             Kind::Emulate(what) => Exit::Emulate(what),
-            Kind::Trap(signal) => Exit::Fault(Fault { signal, address: desc.pc }),
+            Kind::Trap(vector) => Exit::Fault(Fault::exception(vector, desc.pc)),
             Kind::Unsupported(name) => Exit::Unsupported(self.shared.lock().named(name)),
             Kind::Faulted => Exit::Fault(self.fault()),
             Kind::Interrupted => Exit::Interrupted,
@@ -453,7 +453,7 @@ impl CopyCpu {
                 Next::Run(start) => start,
                 Next::Stop(Exit::Fault(fault)) => break Some(fault),
                 Next::Stop(_) => {
-                    break Some(Fault { signal: libc::SIGILL, address: context.rip });
+                    break Some(Fault::illegal(context.rip));
                 }
             };
             next = match self.enter(context, start) {
@@ -477,7 +477,7 @@ impl CopyCpu {
     /// The fault that the handler noted.
     fn fault(&self) -> Fault {
         let area = &self.state.area;
-        Fault { signal: area.fault_signal, address: area.fault_address }
+        Fault { signal: area.fault_signal, address: area.fault_address, cause: area.fault_cause }
     }
 
     /// First byte that an ordered instruction accesses.
@@ -518,7 +518,7 @@ impl Cpu for CopyCpu {
         }
         let Some(part) = self.part.take() else {
             let fault = self.step_as(context, Variant::Step)?;
-            let refused = fault == Fault { signal: libc::SIGILL, address: context.rip };
+            let refused = (fault.signal, fault.address) == (libc::SIGILL, context.rip);
             return match refused.then(|| transfer::step(context)).flatten() {
                 Some(done) => done.err(),
                 None => Some(fault),
@@ -631,7 +631,7 @@ fn write_fs_base(context: &mut Context, register: u8, wide: bool) -> Option<Faul
         // wrfsbase is five bytes long with a 64-bit register, the only form that comes here.
         const LENGTH: u64 = 5;
         context.rip -= LENGTH;
-        return Some(Fault { signal: libc::SIGSEGV, address: 0 });
+        return Some(Fault::protection());
     }
     context.fs_base = value;
     None

@@ -76,7 +76,7 @@ pub(super) enum Kind {
     /// `Exit::Emulate`.
     Emulate(Emulate),
     /// `Exit::Fault` that was known when the code was translated.
-    Trap(i32),
+    Trap(u32),
     /// The interned name of an instruction.
     Unsupported(u32),
     /// `wrfsbase` of this register, with 32 bits only unless the flag is set.
@@ -253,7 +253,7 @@ impl Desc {
             } => (1 | (variant as u32) << 8, field),
             Kind::Syscall => (2, 0),
             Kind::Return => (3, 0),
-            Kind::Trap(signal) => (4, signal as u32),
+            Kind::Trap(vector) => (4, vector),
             Kind::WriteFsBase(register, wide) => (5 | u32::from(register) << 8, wide.into()),
             Kind::Emulate(Emulate::Cpuid) => (6, 0),
             Kind::Emulate(Emulate::Rdtsc) => (7, 0),
@@ -275,7 +275,7 @@ impl Desc {
             1 => Kind::Link { field, variant: Variant::ALL[byte as usize % Variant::ALL.len()] },
             2 => Kind::Syscall,
             3 => Kind::Return,
-            4 => Kind::Trap(field as i32),
+            4 => Kind::Trap(field),
             5 => Kind::WriteFsBase(byte as u8, field != 0),
             6 => Kind::Emulate(Emulate::Cpuid),
             7 => Kind::Emulate(Emulate::Rdtsc),

@@ -16,7 +16,7 @@ use iced_x86::{
     ConstantOffsets, Decoder, DecoderError, DecoderOptions, Encoder, Instruction,
     InstructionInfoFactory, MemoryOperand, Mnemonic, Register,
 };
-use refrain_vm::{Count, Fault};
+use refrain_vm::{Cause, Count, Fault};
 
 /// Guest code that is looked at for one block: the block and what the ordering looks ahead at.
 const WINDOW: usize = 1024;
@@ -281,9 +281,9 @@ impl Translator {
             self.chain(at, variant);
         } else if error == DecoderError::NoMoreBytes {
             self.forget_block(at, variant);
-            return Err(Failure::Fault(Fault { signal: libc::SIGSEGV, address: readable_end }));
+            return Err(Failure::Fault(Fault::fetch(readable_end)));
         } else {
-            self.leave_here(Kind::Trap(libc::SIGILL), at, true);
+            self.leave_here(Kind::Trap(Cause::ILLEGAL), at, true);
         }
         Ok(())
     }
@@ -374,7 +374,7 @@ impl Translator {
         let action = self.copied.classify(instruction, self.config.processor);
         if original.variant.steps() && action != Action::Copy {
             // Only ordered instructions are stepped over, and those are copied.
-            self.leave_here(Kind::Trap(libc::SIGILL), instruction.ip(), true);
+            self.leave_here(Kind::Trap(Cause::ILLEGAL), instruction.ip(), true);
             return BlockEnd::Before;
         }
         match action {

@@ -146,8 +146,9 @@ impl CraneliftCpu {
         if area.fault_signal == 0 {
             return None;
         }
-        let (host, fault) =
-            (area.fault_rip, Fault { signal: area.fault_signal, address: area.fault_address });
+        let host = area.fault_rip;
+        let (signal, address, cause) = (area.fault_signal, area.fault_address, area.fault_cause);
+        let fault = Fault { signal, address, cause };
         let pc = self.shared.place(host).unwrap_or_else(|| {
             panic!("only guest instructions fault in translated code, not {host:#x}")
         });
@@ -181,7 +182,7 @@ impl CraneliftCpu {
             leave::ALONE => Exit::Alone,
             leave::EMULATE => Exit::Emulate(shared.emulated(frame.detail)),
             leave::UNSUPPORTED => Exit::Unsupported(shared.unsupported(rip)),
-            leave::RAISE => Exit::Fault(Fault { signal: frame.detail as i32, address: rip }),
+            leave::RAISE => Exit::Fault(Fault::by_signal(frame.detail as i32, rip)),
             other => panic!("translated code leaves for known reasons, not {other}"),
         })
     }
@@ -194,7 +195,7 @@ impl CraneliftCpu {
             if let Some(done) = transfer::step(context) {
                 return done.err();
             }
-            return Some(Fault { signal: libc::SIGILL, address: context.rip });
+            return Some(Fault::illegal(context.rip));
         };
         self.steps.insert(key, thunk);
         self.has_faulted = false;

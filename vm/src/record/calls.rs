@@ -209,10 +209,10 @@ impl GuestThread {
     pub(crate) fn answer_with(&mut self, mut pending: Pending, result: i64, writes: Vec<Write>) {
         self.enter(&mut pending);
         self.leave(&mut pending);
-        for write in &writes {
-            Guest.write(write.address, &write.bytes);
-        }
-        self.conclude(pending, result, writes, Effect::None);
+        let (done, failed): (Vec<_>, Vec<_>) =
+            writes.into_iter().partition(|write| Guest.write(write.address, &write.bytes));
+        let result = if failed.is_empty() { result } else { -i64::from(libc::EFAULT) };
+        self.conclude(pending, result, done, Effect::None);
     }
 
     /// Takes the ticket of a call's entry, if it orders threads.
@@ -356,6 +356,7 @@ impl GuestThread {
         const ARCH_SET_GS: u64 = 0x1001;
         const ARCH_SET_FS: u64 = 0x1002;
         const ARCH_GET_FS: u64 = 0x1003;
+        const ARCH_GET_GS: u64 = 0x1004;
         match code {
             ARCH_SET_FS => {
                 self.context.fs_base = address;
@@ -366,6 +367,9 @@ impl GuestThread {
                 let writes = words(address, &[self.context.fs_base]);
                 self.answer_with(pending, 0, writes);
             }
+            // The guest's is the base that a program begins with, as it can set no other.
+            ARCH_GET_GS => self.answer_with(pending, 0, words(address, &[0])),
+            ARCH_SET_GS if address == 0 => self.answer(pending, 0),
             ARCH_SET_GS => return Err(self.refuse(&pending, "with ARCH_SET_GS is not supported")),
             _ => self.answer(pending, -EINVAL),
         }

@@ -10,11 +10,10 @@ use refrain_trace::payload::{Effect, Write};
 use refrain_trace::{Event, EventKind, order};
 
 /// What `clone` must ask for to make a thread.
-const THREAD: u64 = (libc::CLONE_VM
-    | libc::CLONE_FS
-    | libc::CLONE_FILES
-    | libc::CLONE_SIGHAND
-    | libc::CLONE_THREAD) as u64;
+const THREAD: u64 = (libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD) as u64;
+/// What a thread has in common with its creator only if that is asked for: the working directory, and
+/// the table of descriptors.
+const IN_COMMON: i32 = libc::CLONE_FS | libc::CLONE_FILES;
 
 /// Bytes of the kernel's `robust_list_head`.
 const ROBUST_HEAD: u64 = 24;
@@ -39,7 +38,7 @@ impl GuestThread {
         }
         let clear = flags & libc::CLONE_CHILD_CLEARTID as u64 != 0;
         // It waits until its parent has stored its id.
-        let Ok((tid, thread)) = spawn(&self.machine) else {
+        let Ok((tid, thread)) = spawn(&self.machine, IN_COMMON & !(flags as i32)) else {
             self.leave(&mut pending);
             self.end_creation();
             self.conclude(pending, -i64::from(libc::EAGAIN), Vec::new(), Effect::None);

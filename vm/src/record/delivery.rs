@@ -15,19 +15,42 @@
 //! yields, which is no event, it takes a signal at once, and the event says how often it had yielded.
 
 use super::machine::{Stop, park_forever};
-use super::signals::{Handling, Signal, Taken, fault_info};
+use super::signals::{Handling, Signal, Taken, fault_info, forced};
 use super::thread::{Flow, GuestThread};
 use super::waits;
 use crate::context::reg::RSP;
-use crate::engine::Fault;
-use crate::frame::{self, Frame};
+use crate::engine::{Cause, Fault};
+use crate::frame::{self, AltStack, Exception, Frame};
 use crate::host::{self, Guest};
+use crate::layout::PAGE;
 use crate::syscall::{self, Call};
 use crate::{Result, elsewhere, kick};
 use refrain_trace::payload::{SyscallRecord, Write};
 use refrain_trace::{Ending, Event, EventKind, NO_TICKET, delivery, order};
+use std::ops::{Range, RangeInclusive};
+use std::sync::PoisonError;
 
 const EINTR: i64 = 4;
+/// `si_code` of a SIGSEGV: there is no memory, or it may not be accessed so.
+const SEGV_MAPERR: i32 = 1;
+const SEGV_ACCERR: i32 = 2;
+/// Addresses that programs may have, or the kernel has; others are no page's.
+const LOWER_HALF: Range<u64> = 0..1 << 47;
+const UPPER_HALF: RangeInclusive<u64> = !0 << 47..=u64::MAX;
+
+impl Exception {
+    fn note(&mut self, fault: &Fault) {
+        (self.vector, self.error) = (fault.cause.vector, fault.cause.error);
+        if self.vector == Cause::PAGE {
+            self.address = fault.address;
+        }
+    }
+
+    /// Whether the instruction is executed again, if the handler does nothing about it.
+    fn executes_again(&self) -> bool {
+        ![Cause::DEBUG, Cause::BREAKPOINT, Cause::OVERFLOW].contains(&self.vector)
+    }
+}
 
 /// Where a thread takes a signal.
 #[derive(Clone, Copy, Debug)]
@@ -147,10 +170,15 @@ impl GuestThread {
                 mask: *mask,
                 stack: *stack,
                 processor: self.machine.processor,
+                exception: self.exception,
+                executes_again: place.nr == delivery::FAULT && self.exception.executes_again(),
             },
         );
         if !Guest.write(address, &bytes) {
-            self.end_by_signal(libc::SIGSEGV);
+            return self.handle_without_stack(handling, place);
+        }
+        if stack.flags & frame::SS_AUTODISARM != 0 {
+            self.machine.signals.stack(self.id, Some(AltStack::default()));
         }
         frame::enter(&mut self.context, address, action[0], signal.number);
         let event = Event {
@@ -172,6 +200,21 @@ impl GuestThread {
         }
         let args = [entries, 0, 0, 0, 0, 0];
         self.append(event, Some(&SyscallRecord { args, writes, ..SyscallRecord::default() }));
+    }
+
+    /// A handler's stack has no room for the frame. The kernel then sends a SIGSEGV in its place, whose handler
+    /// may have a stack of its own, with the mask from before.
+    fn handle_without_stack(&mut self, handling: &Handling, place: TakenAt) {
+        let number = libc::SIGSEGV as u64;
+        if handling.signal.number == number {
+            self.end_by_signal_at(libc::SIGSEGV, place);
+        }
+        self.machine.signals.mask(self.id, Some(handling.mask));
+        let signal = Signal { number, info: forced(number) };
+        match self.machine.signals.take_fault(self.id, signal) {
+            Taken::Handle(handling) => self.handle(&handling, place),
+            _ => self.end_by_signal_at(libc::SIGSEGV, place),
+        }
     }
 
     /// Runs one handler while the body of a library function waits; the body's state is put back
@@ -329,8 +372,9 @@ impl GuestThread {
     pub(crate) fn fault(&mut self, fault: Fault) -> Flow {
         let Some(fault) = self.confirm_by_step(fault) else { return Flow::Continue };
         self.confirmed = false;
-        let signal =
-            Signal { number: fault.signal as u64, info: fault_info(fault.signal, fault.address) };
+        let fault = self.as_the_kernel_says(fault);
+        self.exception.note(&fault);
+        let signal = Signal { number: fault.signal as u64, info: fault_info(&fault) };
         if let Taken::Handle(handling) = self.machine.signals.take_fault(self.id, signal) {
             self.handle(&handling, TakenAt { nr: delivery::FAULT, count: 0 });
             return Flow::Continue;
@@ -345,6 +389,33 @@ impl GuestThread {
         self.append(event, None);
         self.machine.stop(Stop::Ended(Ending::Signaled(fault.signal)));
         park_forever()
+    }
+
+    /// The fault with what the processor would say natively of the guest's own code and memory.
+    fn as_the_kernel_says(&self, mut fault: Fault) -> Fault {
+        let cause = &mut fault.cause;
+        if cause.vector == Cause::PAGE
+            && !LOWER_HALF.contains(&fault.address)
+            && !UPPER_HALF.contains(&fault.address)
+        {
+            // The machine has looked for code there, before the processor could refuse.
+            *cause = Fault::protection().cause;
+        }
+        if cause.vector != Cause::PAGE {
+            // Of exceptions by what an instruction does, the address is the instruction's; others have none.
+            let by_instruction = [libc::SIGFPE, libc::SIGILL].contains(&fault.signal)
+                || cause.vector == Cause::DEBUG;
+            fault.address = if by_instruction { self.context.rip } else { 0 };
+        } else if fault.signal == libc::SIGSEGV {
+            let page = fault.address & !(PAGE - 1);
+            let space = self.machine.space.lock().unwrap_or_else(PoisonError::into_inner);
+            let is_mapped = !space.is_free(&(page..page.saturating_add(PAGE)));
+            cause.code = if is_mapped { SEGV_ACCERR } else { SEGV_MAPERR };
+            if is_mapped && cause.error & Cause::FETCH != 0 {
+                cause.error |= Cause::PRESENT;
+            }
+        }
+        fault
     }
 
     /// A signal without a handler ends the guest here.

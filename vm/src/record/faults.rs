@@ -51,7 +51,7 @@ impl GuestThread {
         if is_readable(self) {
             return None;
         }
-        let fault = Fault { signal: libc::SIGSEGV, address };
+        let fault = Fault::access(address);
         let fault = match self.is_of_access(&fault) {
             true => self.confirm(fault, |thread| match is_readable(thread) {
                 true => None,

@@ -12,18 +12,32 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 const EAGAIN: i64 = 11;
+const EFAULT: i64 = 14;
+const ENOMEM: i64 = 12;
+/// Bytes of a set of signals, which the calls are told.
+const SET_SIZE: u64 = 8;
+/// `UAPI_SA_FLAGS`: others are not kept.
+const KNOWN_FLAGS: u64 = 0xdc00_0807;
 const EINTR: i64 = 4;
 const EPERM: i64 = 1;
 
 impl GuestThread {
     pub(crate) fn signal_action(&mut self, pending: Pending) {
-        let [signal, new, old, _, _, _] = *pending.call.arguments();
-        let fixed = [libc::SIGKILL as u64, libc::SIGSTOP as u64].contains(&signal);
-        if signal == 0 || signal > 64 || fixed && new != 0 {
+        let [signal, new, old, size, _, _] = *pending.call.arguments();
+        if size != SET_SIZE {
             return self.answer(pending, -EINVAL);
         }
-        let action = || std::array::from_fn(|i| Guest.word(new + 8 * i as u64).unwrap_or_default());
-        let new = (new != 0).then(action);
+        let fixed = [libc::SIGKILL as u64, libc::SIGSTOP as u64].contains(&signal);
+        let is_readable = new == 0 || Guest.words::<4>(new).is_some();
+        if is_readable && (signal == 0 || signal > 64 || fixed && new != 0) {
+            return self.answer(pending, -EINVAL);
+        }
+        let action = if new == 0 { Some(None) } else { Guest.words(new).map(Some) };
+        let Some(action) = action else { return self.answer(pending, -EFAULT) };
+        let new = action.map(|[handler, flags, restorer, blocked]: [u64; 4]| {
+            let blockable = !(bit(libc::SIGKILL as u64) | bit(libc::SIGSTOP as u64));
+            [handler, flags & KNOWN_FLAGS, restorer, blocked & blockable]
+        });
         let previous = self.machine.signals.action(signal, new);
         self.machine.count_if_needed();
         if let Some([handler, flags, ..]) = new.filter(|_| signal == libc::SIGCHLD as u64) {
@@ -34,9 +48,13 @@ impl GuestThread {
     }
 
     pub(crate) fn signal_mask(&mut self, pending: Pending) {
-        let [how, new, old, _, _, _] = *pending.call.arguments();
+        let [how, new, old, size, _, _] = *pending.call.arguments();
+        if size != SET_SIZE {
+            return self.answer(pending, -EINVAL);
+        }
         let previous = self.machine.signals.mask(self.id, None);
-        if let Some(set) = (new != 0).then(|| Guest.word(new)).flatten() {
+        if new != 0 {
+            let Some(set) = Guest.word(new) else { return self.answer(pending, -EFAULT) };
             let mask = match how as i32 {
                 libc::SIG_BLOCK => previous | set,
                 libc::SIG_UNBLOCK => previous & !set,
@@ -55,10 +73,18 @@ impl GuestThread {
         let sp = self.context.gpr[RSP];
         let current = self.machine.signals.stack(self.id, None);
         if new != 0 {
+            let Some(words) = Guest.words(new) else { return self.answer(pending, -EFAULT) };
             if current.holds(sp) {
                 return self.answer(pending, -EPERM);
             }
-            let words = [0, 8, 16].map(|offset| Guest.word(new + offset).unwrap_or(0));
+            let [_, flags, size] = words;
+            let mode = flags as u32 & !frame::SS_AUTODISARM;
+            if ![0, frame::SS_ONSTACK, frame::SS_DISABLE].contains(&mode) {
+                return self.answer(pending, -EINVAL);
+            }
+            if mode != frame::SS_DISABLE && size < frame::SMALLEST_STACK {
+                return self.answer(pending, -ENOMEM);
+            }
             self.machine.signals.stack(self.id, Some(AltStack::from_words(words)));
         }
         let writes = words(old, &current.words(sp));
@@ -85,7 +111,15 @@ impl GuestThread {
 
     /// `rt_sigtimedwait`, `rt_sigsuspend`, `pause`.
     pub(crate) fn signal_wait(&mut self, mut pending: Pending) {
-        let [set, info, timeout, _, _, _] = *pending.call.arguments();
+        let [set, info, timeout, size, _, _] = *pending.call.arguments();
+        let (size, set_is_readable) = match i64::from(pending.event.nr) {
+            libc::SYS_rt_sigtimedwait => (size, Guest.word(set).is_some()),
+            libc::SYS_rt_sigsuspend => (info, Guest.word(set).is_some()),
+            _ => (SET_SIZE, true),
+        };
+        if size != SET_SIZE || !set_is_readable {
+            return self.answer(pending, if size != SET_SIZE { -EINVAL } else { -EFAULT });
+        }
         self.enter(&mut pending);
         match i64::from(pending.event.nr) {
             libc::SYS_rt_sigtimedwait => return self.take_awaited(pending, set, info, timeout),
@@ -149,6 +183,14 @@ impl GuestThread {
         let Some(target) = target.filter(|_| !passed) else {
             return self.pass(pending);
         };
+        let given = match nr {
+            libc::SYS_rt_tgsigqueueinfo => Some(d),
+            libc::SYS_rt_sigqueueinfo => Some(c),
+            _ => None,
+        };
+        if given.is_some_and(|given| Guest.read(given, size_of::<Info>()).is_none()) {
+            return self.answer(pending, -EFAULT);
+        }
         // A handler waits in a replay for what has been entered before it begins.
         self.enter(&mut pending);
         if group {

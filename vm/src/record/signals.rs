@@ -9,7 +9,7 @@ mod info;
 
 pub(super) use self::info::{CODE, field, is_own};
 use self::info::{OVERRUN, SI_TIMER, TIMER, is_for_thread, timer_of};
-pub(crate) use self::info::{fault_info, own_info};
+pub(crate) use self::info::{fault_info, forced, own_info};
 use super::signal_files::table::{SignalFile, SignalFiles};
 use crate::engine::Interrupt;
 use crate::frame::{Action, AltStack, Info};
@@ -737,7 +737,8 @@ impl State {
         let action = self.actions.get(&signal.number).copied().unwrap_or_default();
         let [_, flags, _, blocked] = action;
         if flags & libc::SA_RESETHAND as u64 != 0 {
-            self.actions.insert(signal.number, Action::default());
+            let [_, flags, restorer, blocked] = action;
+            self.actions.insert(signal.number, [libc::SIG_DFL as u64, flags, restorer, blocked]);
         }
         let entry = self.of(thread);
         let mask = entry.lent.take().unwrap_or(entry.mask);

@@ -11,6 +11,7 @@ use crate::context::Context;
 use crate::context::reg::*;
 use crate::creation::Creation;
 use crate::engine::{Emulate, Exit, Mode, RecordingCpu};
+use crate::frame::Exception;
 use crate::hooks::HookMap;
 use crate::host;
 use crate::kick::Attention;
@@ -48,6 +49,8 @@ pub(crate) struct GuestThread {
     pub(crate) clear_at_exit: u64,
     /// Where the list of robust mutexes is that the thread holds, if it has one.
     pub(crate) robust_list: u64,
+    /// Its last exception, which the kernel tells every handler.
+    pub(crate) exception: Exception,
     /// It is in a hooked function that is a cancellation point.
     pub(crate) cancellable: bool,
     /// It is cancelled in that function.
@@ -130,14 +133,18 @@ pub(crate) struct Birth {
 }
 
 /// Starts a host thread for a guest thread, and has it wait for what that begins with. Returns the
-/// kernel's id of it. The system may refuse, for want of memory or because there are too many.
-pub(crate) fn spawn(machine: &Arc<Machine>) -> io::Result<(i32, Sender<Birth>)> {
+/// kernel's id of it. The system may refuse, for want of memory or because there are too many. `apart` is
+/// what the thread is not to have in common with this one (flags of `clone`).
+pub(crate) fn spawn(machine: &Arc<Machine>, apart: i32) -> io::Result<(i32, Sender<Birth>)> {
     let machine = machine.clone();
     let (tell, told) = bounded(1);
     let (give, given) = bounded(1);
     on_thread(Box::new(move || {
         host::block_signals();
         let Ok(cpu) = machine.engine.attach_recording() else { return };
+        if apart != 0 && host::unshare(apart).is_err() {
+            return;
+        }
         let _ = tell.send(host::thread_id());
         if let Ok(birth) = given.recv() {
             run_thread(machine, birth, cpu);
@@ -167,6 +174,7 @@ fn run_thread(machine: Arc<Machine>, birth: Birth, cpu: Box<dyn RecordingCpu>) {
         log,
         clear_at_exit,
         robust_list: 0,
+        exception: Exception::default(),
         cancellable: false,
         cancelled: false,
         mark_in_body: None,

@@ -41,7 +41,7 @@ impl GuestThread {
     pub(crate) fn await_operand(&mut self, address: u64, size: u8) -> Result<bool, Halt> {
         let mut known = None;
         while self.fast_path.pages.operand(address, size).is_none() {
-            let fault = Fault { signal: libc::SIGSEGV, address };
+            let fault = Fault::access(address);
             if !self.await_access(&fault, &mut known)? {
                 return Ok(false);
             }
@@ -98,7 +98,7 @@ impl GuestThread {
     /// The fault that the next event says the instruction at `pc` has.
     pub(super) fn recorded_fault(&mut self, pc: u64) -> Result<Option<Fault>, Halt> {
         let event = self.cursor.peek()?.filter(|event| is_fault(event, pc));
-        Ok(event.map(|event| Fault { signal: libc::SIGSEGV, address: event.object }))
+        Ok(event.map(|event| Fault::access(event.object)))
     }
 
     /// The place of a fault among the changes of the address space, if it has one.

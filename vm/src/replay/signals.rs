@@ -171,8 +171,11 @@ impl GuestThread {
             let expected = "the end of the recording".into();
             return self.diverge(DivergenceKind::Fault, expected, actual);
         };
+        // If the handler's stack had no room, there was a SIGSEGV instead.
+        let signals = [fault.signal as u64, libc::SIGSEGV as u64];
         let same = event.nr == delivery::FAULT
-            && (event.pc, event.value) == (self.context.rip, fault.signal as u64);
+            && event.pc == self.context.rip
+            && signals.contains(&event.value);
         match event.kind() {
             EventKind::Signal if same => {
                 self.count_equal();

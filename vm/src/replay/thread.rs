@@ -300,7 +300,7 @@ impl GuestThread {
         }
         let faulted = self.cursor.peek()?.filter(|event| event.is_of_fault_at(pc));
         if let Some(signal) = faulted.map(|event| event.value as i32) {
-            return self.fault(Fault { signal, address: pc });
+            return self.fault(Fault::by_signal(signal, pc));
         }
         let actual = format!("a jump to {pc:#x}");
         self.diverge(DivergenceKind::Control, "recorded code".into(), actual)

@@ -53,7 +53,7 @@ impl CopyCpu {
         self.take_log(context);
         let pc = context.rip;
         let Some(instruction) = read_instruction(pc) else {
-            return Next::Stop(Exit::Fault(Fault { signal: libc::SIGSEGV, address: pc }));
+            return Next::Stop(Exit::Fault(Fault::fetch(pc)));
         };
         loop {
             if room(context) < ALONE as u64 * RECORD {

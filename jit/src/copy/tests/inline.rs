@@ -280,7 +280,7 @@ fn faults_in_line() {
     let (engine, mut machine) = (engine(ordering(&[])), Machine::new());
     let mut cpu = executor(&engine, &mut machine);
     let mut context = context_of(&guest);
-    let fault = Exit::Fault(Fault { signal: libc::SIGSEGV, address: NOWHERE });
+    let fault = Exit::Fault(Fault::access(NOWHERE));
     assert_eq!(cpu.run(&mut context, Mode::Observed), fault);
     assert_eq!(context.rip, guest.code + 2);
     let expected = context_of(&guest);

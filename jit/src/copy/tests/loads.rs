@@ -236,7 +236,7 @@ fn faults_are_precise() {
         let size = if form == 0 { 8 } else { 4 };
         let ordered = Exit::Ordered { address, size, kind: OrderedKind::Load };
         assert_eq!(cpu.run(&mut context, Mode::Observed), ordered);
-        let fault = Fault { signal: libc::SIGSEGV, address };
+        let fault = Fault::access(address);
         assert_eq!(cpu.step(&mut context), Some(fault));
         assert_eq!((context.rip, context.retired), (guest.code + LOADS + 3, 1));
         let mut expected = before.gpr;

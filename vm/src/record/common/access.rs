@@ -43,7 +43,7 @@ impl GuestThread {
         // It may begin before that memory does.
         let first = Copies::words(span).find(|&word| alias(word).is_some());
         let address = first.map_or(span.start, |word| word.max(span.start));
-        self.fault_in_common(Fault { signal: libc::SIGSEGV, address }, how)
+        self.fault_in_common(Fault::access(address), how)
     }
 
     /// The guest has faulted, perhaps since it has accessed such memory.
@@ -85,7 +85,7 @@ impl GuestThread {
                         Some(_) => libc::SIGBUS,
                         None => libc::SIGSEGV,
                     };
-                    return Ok(Some(Fault { signal, address }));
+                    return Ok(Some(Fault::by_signal(signal, address)));
                 }
             }
         }
@@ -202,7 +202,7 @@ fn read_words(common: &Common, span: Span) -> std::result::Result<Vec<u64>, Unre
             page = Some(address / PAGE);
             let wanted = if span.write { libc::PROT_WRITE } else { libc::PROT_READ };
             if !common.allows(address, wanted) {
-                let fault = Fault { signal: libc::SIGSEGV, address: address.max(span.start) };
+                let fault = Fault::access(address.max(span.start));
                 return Err(Unreadable::Fault(fault));
             }
             if common.may_be_gone(address) && !Guest.read_into(address, &mut [0; 1]) {

@@ -1,6 +1,7 @@
 //! What a `siginfo_t` says: who has sent a signal, and how.
 
 use super::Signal;
+use crate::engine::{Cause, Fault};
 use crate::frame::Info;
 
 /// In `siginfo_t`: the signal is a timer's.
@@ -46,15 +47,34 @@ pub(in crate::record) fn field(info: &Info, at: usize) -> i32 {
     i32::from_le_bytes([0, 1, 2, 3].map(|byte| info[at + byte]))
 }
 
+/// Where the `siginfo_t` of a fault has the address.
+const ADDRESS: usize = 16;
+/// In `siginfo_t`: the kernel has sent the signal, for no reason that has a number.
+const SI_KERNEL: i32 = 0x80;
+
 /// `siginfo_t` of a fault.
-pub(crate) fn fault_info(signal: i32, address: u64) -> Info {
-    const SI_KERNEL: i32 = 0x80;
+pub(crate) fn fault_info(fault: &Fault) -> Info {
+    const ILL_ILLOPN: i32 = 2;
+    const BUS_ADRERR: i32 = 2;
     const FIRST: i32 = 1;
+    let Fault { signal, address, cause } = *fault;
+    let code = match (signal, cause.vector) {
+        (libc::SIGILL, _) => ILL_ILLOPN,
+        (libc::SIGBUS, Cause::PAGE) => BUS_ADRERR,
+        (libc::SIGTRAP, Cause::DEBUG) => FIRST,
+        (libc::SIGFPE, _) | (_, Cause::PAGE) => cause.code.max(FIRST),
+        _ => SI_KERNEL,
+    };
+    let mut info = forced(signal as u64);
+    info[CODE..CODE + 4].copy_from_slice(&code.to_le_bytes());
+    info[ADDRESS..ADDRESS + 8].copy_from_slice(&address.to_le_bytes());
+    info
+}
+
+/// `siginfo_t` of a signal that the kernel sends where it cannot go on.
+pub(crate) fn forced(signal: u64) -> Info {
     let mut info = [0; 128];
-    // The kernel names no address with a trap.
-    let (code, address) = if signal == libc::SIGTRAP { (SI_KERNEL, 0) } else { (FIRST, address) };
-    info[0..4].copy_from_slice(&signal.to_le_bytes());
-    info[8..12].copy_from_slice(&code.to_le_bytes());
-    info[16..24].copy_from_slice(&address.to_le_bytes());
+    info[0..4].copy_from_slice(&(signal as i32).to_le_bytes());
+    info[CODE..CODE + 4].copy_from_slice(&SI_KERNEL.to_le_bytes());
     info
 }
