@@ -47,6 +47,8 @@ pub(crate) enum Purpose {
 /// Bytes of unmapped code whose place is not used again.
 const MOST_SPENT: u64 = 64 << 20;
 
+const MADV_DONTNEED_LOCKED: i32 = 24;
+
 /// The guest's mappings.
 pub(crate) struct AddressSpace {
     /// Mapped ranges; only what the allocator must avoid.
@@ -58,6 +60,9 @@ pub(crate) struct AddressSpace {
     spent: RangeSet<u64>,
     /// Ranges whose content is no private file's: what is executable there, the guest has made.
     own: RangeSet<u64>,
+    /// Ranges that are shared, and show no file: the kernel keeps their content although the guest needs it
+    /// no more (`MADV_DONTNEED`).
+    kept: RangeSet<u64>,
     /// The guest has mapped memory that others can see it write.
     shared: bool,
     /// Where the program break may be.
@@ -76,6 +81,7 @@ impl AddressSpace {
             executable: RangeSet::new(),
             spent: RangeSet::new(),
             own: RangeSet::new(),
+            kept: RangeSet::new(),
             shared: false,
             heap: layout::HEAP,
             brk: layout::HEAP.start,
@@ -358,6 +364,27 @@ impl AddressSpace {
         result
     }
 
+    /// [`Self::advise`] in a replay, where memory that is shared without a file is private.
+    pub(crate) fn advise_again(&self, range: Range<u64>, advice: u64) {
+        let advise = |range: Range<u64>, advice: i32| {
+            self.advise(range.start, range.end - range.start, advice as u64);
+        };
+        match advice as i32 {
+            libc::MADV_DONTNEED | MADV_DONTNEED_LOCKED => {
+                self.kept.gaps(&range).for_each(|part| advise(part, advice as i32));
+            }
+            libc::MADV_REMOVE => {
+                let (kept, gaps) = (self.kept.overlapping(&range), self.kept.gaps(&range));
+                kept.for_each(|part| {
+                    let part = part.start.max(range.start)..part.end.min(range.end);
+                    advise(part, libc::MADV_DONTNEED);
+                });
+                gaps.for_each(|part| advise(part, libc::MADV_REMOVE));
+            }
+            other => advise(range, other),
+        }
+    }
+
     /// Notes the files' code in a range that is unmapped.
     fn spend(&mut self, range: &Range<u64>) {
         let library = range.start.max(LIBRARIES.start)..range.end.min(LIBRARIES.end);
@@ -383,7 +410,12 @@ impl AddressSpace {
     pub(crate) fn note_content(&mut self, range: Range<u64>, flags: i32) {
         // MAP_SHARED_VALIDATE has this bit, too.
         self.shared |= flags & libc::MAP_SHARED != 0;
-        match flags & (libc::MAP_ANONYMOUS | libc::MAP_SHARED) {
+        const SHARED_ALONE: i32 = libc::MAP_ANONYMOUS | libc::MAP_SHARED;
+        match flags & SHARED_ALONE {
+            SHARED_ALONE => join(&mut self.kept, range.clone()),
+            _ => cut(&mut self.kept, &range),
+        }
+        match flags & SHARED_ALONE {
             0 => cut(&mut self.own, &range),
             _ => join(&mut self.own, range),
         }
@@ -449,6 +481,7 @@ impl AddressSpace {
         self.used = self.used.iter().filter(stays).cloned().collect();
         self.executable.clear();
         self.own.clear();
+        self.kept.clear();
         self.left = self.used.iter().map(|range| range.end - range.start).sum();
         self.shared = false;
         self.begin_heap(layout::HEAP.start);

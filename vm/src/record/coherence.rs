@@ -1,5 +1,6 @@
-//! Files that the guest has mapped shared, and the calls by which it changes them: what they
-//! change in memory is recorded with the call.
+//! Files that the guest has mapped, and the calls by which it changes them: what they change in
+//! memory is recorded with the call. A private mapping shows such a change as well, in the pages that the
+//! guest has not stored to. (What is stored through a shared mapping, it shows too, which is in no event.)
 
 pub(super) mod shared;
 
@@ -8,6 +9,7 @@ use super::machine::Machine;
 use super::thread::GuestThread;
 use crate::file_maps::Part;
 use crate::host::{self, Guest};
+use crate::loader::is_settled;
 use crate::memory::{OUT_OF_MEMORY, Purpose, page_up};
 use crate::syscall::{Call, MachineCall};
 use refrain_trace::payload::Write;
@@ -23,24 +25,18 @@ use std::sync::{MutexGuard, PoisonError};
 /// No device has this number.
 pub(crate) const SEGMENTS: u64 = u64::MAX;
 
-/// A file as it is before a call that may make it shorter.
-pub(crate) struct Shortened {
-    file: u64,
+/// A mapped file as it is before a call that may change it.
+pub(crate) struct Before {
+    identity: Identity,
     size: u64,
 }
 
 impl GuestThread {
     /// A call is about to be issued. If it may change a file that the guest has mapped, keeps all that the
-    /// mappings show of the file. Returns the file if the call may make it shorter.
-    pub(crate) fn before_change(&self, call: &Call) -> Option<Shortened> {
+    /// mappings show of the file.
+    pub(crate) fn before_change(&self, call: &Call) -> Option<Before> {
         if !self.machine.has_shared() {
             return None;
-        }
-        if let Some(file) = written_file(call)
-            && !self.shared().by_pages.is_empty()
-            && let Some(identity) = identity(file)
-        {
-            self.keep_rest(identity);
         }
         let [a, b, c, ..] = *call.arguments();
         let truncates = |flags: u64| flags & libc::O_TRUNC as u64 != 0;
@@ -53,12 +49,15 @@ impl GuestThread {
             libc::SYS_truncate | libc::SYS_creat => at_path(a),
             libc::SYS_open if truncates(b) => at_path(a),
             libc::SYS_openat if truncates(c) => at_path(b),
-            _ => None,
+            _ => borrowed(written_file(call)?)?.metadata().ok(),
         }?;
         let identity = (metadata.dev(), metadata.ino());
         self.keep_rest(identity);
-        let file = *self.shared().files.get(&identity)?;
-        Some(Shortened { file, size: metadata.size() })
+        if self.shared().private.has(identity) {
+            // The pages that were touched, as they were then.
+            self.machine.mapped.before(&files::ANYWHERE);
+        }
+        self.shared().is_mapped(identity).then_some(Before { identity, size: metadata.size() })
     }
 
     /// Keeps the rest of what is shown of a file that may change from now on.
@@ -95,33 +94,37 @@ impl GuestThread {
         &self,
         call: &Call,
         result: i64,
-        before: Option<Shortened>,
+        before: Option<Before>,
     ) -> Vec<Write> {
-        if !self.machine.has_shared() || result < 0 {
+        if result < 0 {
             return Vec::new();
         }
+        if let Some(file) = opened_to_write(call, result as u64)
+            && let Some(identity) = identity(file)
+            && self.shared().private.has(identity)
+        {
+            self.machine.set_shared();
+        }
+        let Some(Before { identity, size }) = before else { return Vec::new() };
         let shared = self.shared();
-        if let Some(Shortened { file, size }) = before {
-            // What is cut off is zero should the file grow again, and is not to be touched before.
-            let new = match call.number() {
-                libc::SYS_ftruncate | libc::SYS_truncate => call.arguments()[1],
-                _ => 0,
-            };
-            let zero = |range: Range<u64>| Write {
-                address: range.start,
-                bytes: vec![0; (range.end - range.start) as usize],
-            };
-            return shared.maps.showing(file, &(new..size)).into_iter().map(zero).collect();
-        }
-        let Some((file, range)) = changed(call, result as u64) else { return Vec::new() };
-        let Some(file) = identity(file).and_then(|id| shared.files.get(&id).copied()) else {
-            return Vec::new();
+        let shown = |range: Range<u64>| shared.showing(identity, &range).into_iter();
+        // What is stored behind a file's end is gone when the file grows.
+        let tail = |end: u64| shown(end..page_up(end)).map(now);
+        let new = match call.number() {
+            libc::SYS_ftruncate | libc::SYS_truncate => call.arguments()[1],
+            libc::SYS_creat | libc::SYS_open | libc::SYS_openat => 0,
+            _ => {
+                let range = changed(call, result as u64).map_or(0..0, |(_, range)| range);
+                let tail = Some(size).filter(|&size| range.end > size).into_iter().flat_map(tail);
+                return tail.chain(shown(range).map(now)).collect();
+            }
         };
-        let now = |range: Range<u64>| Write {
+        // What is cut off is zero should the file grow again, and is not to be touched before.
+        let zero = |range: Range<u64>| Write {
             address: range.start,
-            bytes: Guest.read_prefix(range.start, (range.end - range.start) as usize),
+            bytes: vec![0; (range.end - range.start) as usize],
         };
-        shared.maps.showing(file, &range).into_iter().map(now).collect()
+        tail(new.min(size)).chain(shown(page_up(new)..size).map(zero)).collect()
     }
 
     /// Keeps the table of shared mappings up with a call that has changed the address space; the
@@ -133,11 +136,18 @@ impl GuestThread {
         match what {
             MachineCall::Mmap => {
                 let range = result..result + page_up(len);
-                shared.maps.cut(&range);
+                shared.cut(&range);
                 let anonymous = flags as i32 & libc::MAP_ANONYMOUS != 0;
-                let id =
-                    identity(fd).filter(|_| !anonymous && flags as i32 & libc::MAP_SHARED != 0);
-                let Some(id) = id else { return 0 };
+                let file = borrowed(fd).filter(|_| !anonymous);
+                let Some(metadata) = file.and_then(|file| file.metadata().ok()) else { return 0 };
+                let id = (metadata.dev(), metadata.ino());
+                if flags as i32 & libc::MAP_SHARED == 0 {
+                    if host::may_write(fd) || !is_settled(&metadata) {
+                        machine.set_shared();
+                    }
+                    shared.private.insert(id, range, offset);
+                    return 0;
+                }
                 let file = shared.number(id);
                 if machine.mapped.keeps(&range) {
                     shared.by_pages.insert(id);
@@ -149,13 +159,13 @@ impl GuestThread {
                 file
             }
             MachineCall::Munmap => {
-                shared.maps.cut(&(address..address + page_up(len)));
+                shared.cut(&(address..address + page_up(len)));
                 0
             }
             MachineCall::Mremap => {
                 let kept = flags as i32 & libc::MREMAP_DONTUNMAP != 0 || len == 0;
                 let old = address..address + page_up(len);
-                shared.maps.remap(old, result..result + page_up(third), kept);
+                shared.remap(old, result..result + page_up(third), kept);
                 0
             }
             _ => 0,
@@ -172,6 +182,13 @@ impl GuestThread {
             Some(&file) if !self.machine.has_common() => shared.maps.not_writable(file, range),
             _ => vec![range.clone()],
         }
+    }
+
+    /// What a mapping of a file shows that has become longer, behind its former end.
+    pub(crate) fn shown_by_growth(&self, [_, old, new, ..]: [u64; 6], at: u64) -> Vec<Write> {
+        let grown = at + page_up(old)..at + page_up(new);
+        let shows = grown.start < grown.end && self.shared().shows_file(&grown);
+        if shows { vec![now(grown)] } else { Vec::new() }
     }
 
     /// What a new mapping shows that is shown elsewhere, too.
@@ -254,6 +271,25 @@ impl Machine {
     pub(super) fn shared(&self) -> MutexGuard<'_, Shared> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What a range shows now.
+fn now(range: Range<u64>) -> Write {
+    let bytes = Guest.read_prefix(range.start, (range.end - range.start) as usize);
+    Write { address: range.start, bytes }
+}
+
+/// The descriptor of a file that a call has opened in order to write.
+fn opened_to_write(call: &Call, result: u64) -> Option<u64> {
+    let [_, b, c, ..] = *call.arguments();
+    let flags = match call.number() {
+        libc::SYS_creat => return Some(result),
+        libc::SYS_open => b,
+        libc::SYS_openat => c,
+        libc::SYS_openat2 => Guest.word(c)?,
+        _ => return None,
+    };
+    (flags & libc::O_ACCMODE as u64 != 0).then_some(result)
 }
 
 /// The descriptor of a file that a call may write to, or make longer.

@@ -10,11 +10,10 @@ use super::files::ANYWHERE;
 use super::signals::Signals;
 use super::thread::GuestThread;
 use super::{absolute, initial_mappings, itself, limits};
-use crate::file_maps::FileMaps;
 use crate::host::{self, Guest};
 use crate::layout::PAGE;
 use crate::loader::{self, Command};
-use crate::{Result, hidden};
+use crate::{Error, Result, hidden};
 use refrain_trace::payload::{Effect, SyscallRecord};
 use refrain_trace::{Event, Executed, ThreadId};
 use std::ffi::{CString, OsString};
@@ -49,7 +48,14 @@ impl GuestThread {
             self.execute_natively(pending, &command);
             return Ok(());
         }
-        loader::check(&command)?;
+        match loader::check(&command) {
+            // Its interpreter is missing: of the program itself it is known by now.
+            Err(Error::NotFound(_)) => {
+                self.answer(pending, -i64::from(libc::ENOENT));
+                return Ok(());
+            }
+            checked => checked?,
+        }
         if !self.end_other_threads() {
             let path = command.program.display();
             let why = format!(
@@ -114,7 +120,11 @@ impl GuestThread {
             _ => self.named_at(path, pending.args[0] as i32, pending.args[4] as i32)?,
         };
         may_execute(&program)?;
-        let (argv, env) = (texts(pending.args[at + 1])?, texts(pending.args[at + 2])?);
+        let (mut argv, env) = (texts(pending.args[at + 1])?, texts(pending.args[at + 2])?);
+        if argv.is_empty() {
+            // The kernel lets no program begin without a name.
+            argv.push(OsString::new());
+        }
         let size = |strings: &[OsString]| strings.iter().map(|s| s.len() + 9).sum::<usize>();
         if size(&argv) + size(&env) > MOST {
             return Err(libc::E2BIG);
@@ -144,7 +154,7 @@ impl GuestThread {
         if hidden::is_own(fd) || !open.exists() {
             return Err(libc::EBADF);
         }
-        Ok(if path.is_empty() { open } else { open.join(path) })
+        Ok(if path.is_empty() { lasting(open) } else { open.join(path) })
     }
 
     /// What ends with a program, apart from its memory.
@@ -207,6 +217,17 @@ impl GuestThread {
         let result = execute(&issued, mask, &self.machine.signals);
         limits::raise();
         self.answer(pending, result);
+    }
+}
+
+/// A path of an open program that stays when its descriptor closes. (The interpreter of a script is told the
+/// descriptor.)
+fn lasting(open: PathBuf) -> PathBuf {
+    let is_script = || std::fs::read(&open).is_ok_and(|bytes| bytes.starts_with(b"#!"));
+    let identity = |path: &Path| std::fs::metadata(path).map(|it| (it.dev(), it.ino())).ok();
+    match std::fs::read_link(&open) {
+        Ok(path) if identity(&path) == identity(&open) && !is_script() => path,
+        _ => open,
     }
 }
 
@@ -282,7 +303,7 @@ impl super::machine::Machine {
         *self.program.lock().unwrap_or_else(PoisonError::into_inner) = program.to_owned();
         *self.linker.lock().unwrap_or_else(PoisonError::into_inner) = image.linker();
         *self.loaded.lock().unwrap_or_else(PoisonError::into_inner) = itself::loaded(image);
-        self.shared().maps = FileMaps::default();
+        self.shared().begin_program();
         self.once.lock().unwrap_or_else(PoisonError::into_inner).clear();
         self.initial_sp.store(image.entry.rsp, Ordering::SeqCst);
         for file in &image.files {

@@ -101,6 +101,7 @@ impl GuestThread {
                 let to = result as u64..result as u64 + page_up(args[2]);
                 machine.mapped.moved(from, to);
                 self.keep_shared(what, args, result as u64);
+                shown.writes = self.shown_by_growth(args, result as u64);
             }
             _ => {}
         }

@@ -142,6 +142,10 @@ impl GuestThread {
         if self.machine.shared.write(address, bytes) {
             return Ok(());
         }
+        if Guest.read(address, bytes.len()).is_some() {
+            // A file that the program has changed is shown where it may only read.
+            return self.store_content(&Write { address, bytes: bytes.to_vec() });
+        }
         let end = address.saturating_add(bytes.len() as u64);
         let expected = format!("{} bytes of memory at {address:#x}", bytes.len());
         let actual = if memory::guest_may_map(&(address..end)) {
@@ -365,6 +369,7 @@ impl GuestThread {
             false => self.repeat(call, (result, event.result as u64), content)?,
         };
         for write in writes.iter().filter(|_| !sets_up) {
+            self.have_grown(call, result, write)?;
             self.store_content(write)?;
         }
         self.note_code(call, result, replaced);
@@ -377,6 +382,18 @@ impl GuestThread {
         self.context.finish_syscall(result);
         self.times(|times| times.last(event, came));
         self.finish_event_of(event, slot)
+    }
+
+    /// A private mapping of a file has become longer: a replay has nothing behind what it showed before.
+    fn have_grown(&mut self, call: &Call, result: i64, shown: &Write) -> Result<(), Halt> {
+        let [_, old, new, ..] = *call.arguments();
+        let grown = (result as u64).saturating_add(memory::page_up(old));
+        let len = memory::page_up(new).saturating_sub(memory::page_up(old));
+        let is_growth = call.action() == Action::Machine(MachineCall::Mremap);
+        if !is_growth || shown.address != grown || self.machine.shared.shows(grown) {
+            return Ok(());
+        }
+        self.map_again(grown, len, (libc::PROT_READ | libc::PROT_WRITE, 0), None)
     }
 
     /// Repeats `io_setup`: a page, whose address the program is told.
@@ -525,7 +542,7 @@ impl GuestThread {
             }
             MachineCall::Brk => space.brk(address),
             MachineCall::Madvise => {
-                space.advise(address, len, third);
+                space.advise_again(range, third);
                 result
             }
             _ => result,

@@ -68,6 +68,11 @@ impl SharedFiles {
         self.lock().maps.at(start)
     }
 
+    /// Whether a file is shown there.
+    pub(crate) fn shows(&self, address: u64) -> bool {
+        self.any() && !self.lock().maps.parts(&(address..address.saturating_add(1))).is_empty()
+    }
+
     /// A mapping is about to grow to so many bytes.
     pub(crate) fn make_room(&self, start: u64, len: u64) {
         if !self.any() {
