@@ -150,6 +150,22 @@ fn memory_that_is_locked_or_discarded() {
 }
 
 #[test]
+fn files_that_are_mapped_privately_and_changed() {
+    is_as_natively(include_str!("../guest/private_files.c"));
+}
+
+#[test]
+fn causes_of_faults() {
+    is_as_natively(include_str!("../guest/causes.c"));
+}
+
+#[test]
+fn tasks_that_are_created_and_end() {
+    let run = is_as_natively(include_str!("../guest/tasks.c"));
+    assert_eq!(run.status, 9);
+}
+
+#[test]
 fn words_that_the_kernel_changes() {
     is_as_natively(include_str!("../guest/wake_operation.c"));
 }

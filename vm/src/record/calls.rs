@@ -357,7 +357,14 @@ impl GuestThread {
         const ARCH_SET_FS: u64 = 0x1002;
         const ARCH_GET_FS: u64 = 0x1003;
         const ARCH_GET_GS: u64 = 0x1004;
+        const ARCH_GET_CPUID: u64 = 0x1011;
+        const ARCH_SET_CPUID: u64 = 0x1012;
+        const EPERM: i64 = libc::EPERM as i64;
+        const EFAULT: i64 = libc::EFAULT as i64;
+        const ENODEV: i64 = libc::ENODEV as i64;
         match code {
+            ARCH_SET_FS if address >= KERNELS_HALF => self.answer(pending, -EPERM),
+            ARCH_GET_FS if Guest.read(address, 8).is_none() => self.answer(pending, -EFAULT),
             ARCH_SET_FS => {
                 self.context.fs_base = address;
                 self.machine.set_pointer(self.id, address);
@@ -367,9 +374,13 @@ impl GuestThread {
                 let writes = words(address, &[self.context.fs_base]);
                 self.answer_with(pending, 0, writes);
             }
+            ARCH_GET_GS if Guest.read(address, 8).is_none() => self.answer(pending, -EFAULT),
             // The guest's is the base that a program begins with, as it can set no other.
             ARCH_GET_GS => self.answer_with(pending, 0, words(address, &[0])),
             ARCH_SET_GS if address == 0 => self.answer(pending, 0),
+            // As where the processor does not let the kernel have `cpuid` fault.
+            ARCH_GET_CPUID => self.answer(pending, 1),
+            ARCH_SET_CPUID => self.answer(pending, -ENODEV),
             ARCH_SET_GS => return Err(self.refuse(&pending, "with ARCH_SET_GS is not supported")),
             _ => self.answer(pending, -EINVAL),
         }
@@ -385,6 +396,9 @@ fn locking_what_is_touched(call: &Call) -> Call {
         _ => *call,
     }
 }
+
+/// No program has memory from here on (`TASK_SIZE_MAX`).
+pub(super) const KERNELS_HALF: u64 = (1 << 47) - 4096;
 
 /// Words to be stored at `address`; nothing for a null pointer.
 pub(crate) fn words(address: u64, values: &[u64]) -> Vec<Write> {

@@ -1,6 +1,9 @@
 //! Threads of the guest: how they begin and end.
 
-use super::calls::{Pending, words};
+use super::calls::{KERNELS_HALF, Pending, words};
+use super::notice::Notice;
+use super::process::NAMESPACES;
+
 use super::thread::{Birth, GuestThread, spawn};
 use crate::Result;
 use crate::context::reg::*;
@@ -20,12 +23,41 @@ const ROBUST_HEAD: u64 = 24;
 /// How often a thread that ends unlocks one recursive mutex at most.
 const MOST_UNLOCKS: u64 = 1 << 16;
 
+/// Why the kernel creates no task with these flags, whatever the recorder can do (`copy_process`).
+fn refused_by_kernel(flags: u64, tls: u64) -> Option<i32> {
+    let all = |wanted: i32| flags & wanted as u64 == wanted as u64;
+    let without = |wanted: i32, other: i32| all(wanted) && !all(other);
+    let invalid = all(libc::CLONE_NEWNS | libc::CLONE_FS)
+        || all(libc::CLONE_NEWUSER | libc::CLONE_FS)
+        || without(libc::CLONE_THREAD, libc::CLONE_SIGHAND)
+        || without(libc::CLONE_SIGHAND, libc::CLONE_VM)
+        || all(libc::CLONE_THREAD | libc::CLONE_NEWUSER)
+        || all(libc::CLONE_THREAD | libc::CLONE_NEWPID)
+        || all(libc::CLONE_NEWIPC | libc::CLONE_SYSVSEM)
+        // Both would be stored in the same place, as `clone` has only one for them.
+        || all(libc::CLONE_PIDFD | libc::CLONE_PARENT_SETTID)
+        || all(libc::CLONE_PIDFD | libc::CLONE_DETACHED);
+    if invalid {
+        return Some(libc::EINVAL);
+    }
+    (all(libc::CLONE_SETTLS) && tls >= KERNELS_HALF).then_some(libc::EPERM)
+}
+
 impl GuestThread {
     /// `clone(flags, stack, parent_tid, child_tid, tls)`: a new thread.
     pub(crate) fn clone_thread(&mut self, mut pending: Pending) -> Result<()> {
         let [flags, stack, parent_tid, child_tid, tls, _] = pending.args;
+        if let Some(errno) = refused_by_kernel(flags, tls) {
+            self.answer(pending, -i64::from(errno));
+            return Ok(());
+        }
         if flags & THREAD != THREAD {
             return self.fork(pending);
+        }
+        if flags & NAMESPACES != 0 {
+            self.machine.notice(Notice::Namespaces);
+            self.answer(pending, -i64::from(libc::EPERM));
+            return Ok(());
         }
         self.enter(&mut pending);
         let mut context = self.context.clone();
@@ -142,6 +174,7 @@ impl GuestThread {
 
     /// `exit`: this thread ends. Whoever joins it waits for the word that the kernel would clear.
     pub(crate) fn exit_thread(&mut self, pending: Pending) {
+        let [status, ..] = *pending.call.arguments();
         self.answer(pending, 0);
         let machine = self.machine.clone();
         let clears = self.clear_at_exit != 0;
@@ -178,6 +211,6 @@ impl GuestThread {
         if clears {
             host::futex_wake_all(self.clear_at_exit);
         }
-        machine.thread_ended(self.id);
+        machine.thread_ended(self.id, status);
     }
 }

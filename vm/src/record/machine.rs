@@ -514,14 +514,14 @@ impl Machine {
         }
     }
 
-    /// A thread is gone. When it was the last one, so is the process.
-    pub(crate) fn thread_ended(&self, id: ThreadId) {
+    /// A thread is gone, with this status. When it was the last one, so is the process, with the same.
+    pub(crate) fn thread_ended(&self, id: ThreadId, status: u64) {
         self.signals.end_thread(id);
         let mut threads = self.threads();
         threads.all[id.index()].ended = true;
         threads.alive -= 1;
         if threads.alive == 0 {
-            self.stop(Stop::Ended(Ending::Exited(0)));
+            self.stop(Stop::Ended(Ending::Exited(status as i32 & 0xff)));
         }
         drop(threads);
         self.ends.fetch_add(1, Ordering::SeqCst);

@@ -35,8 +35,12 @@ const PROCESS: u64 = (libc::CLONE_VM
     | libc::CLONE_CHILD_SETTID
     | libc::CLONE_CHILD_CLEARTID) as u64;
 
+/// Flags of `clone` that make no difference to a child process whose parent nobody traces.
+const WITHOUT_EFFECT: u64 =
+    (libc::CLONE_UNTRACED | libc::CLONE_PTRACE | libc::CLONE_DETACHED | libc::CLONE_IO) as u64;
+
 /// Flags of `clone` for a child process in namespaces of its own.
-const NAMESPACES: u64 = (libc::CLONE_NEWNS
+pub(super) const NAMESPACES: u64 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWCGROUP
     | libc::CLONE_NEWUTS
     | libc::CLONE_NEWIPC
@@ -68,7 +72,8 @@ impl GuestThread {
             self.answer(pending, -i64::from(libc::EPERM));
             return Ok(());
         }
-        if flags & !0xff & !PROCESS != 0 || has(flags, libc::CLONE_VM) != waits {
+        let shares = has(flags, libc::CLONE_VM);
+        if flags & !0xff & !PROCESS & !WITHOUT_EFFECT != 0 || shares && !waits {
             let why = format!("of a process with the flags {flags:#x} is not supported");
             return Err(self.refuse(&pending, &why));
         }
@@ -109,6 +114,10 @@ impl GuestThread {
         }
         self.machine.begin_relatives();
         let mut writes = pipe.map(heard).unwrap_or_default();
+        if !has(flags, libc::CLONE_VM) {
+            // It has been waited for, and has memory of its own natively, too.
+            writes.clear();
+        }
         if has(flags, libc::CLONE_PARENT_SETTID | libc::CLONE_PIDFD) {
             writes.push(Write { address: parent_tid, bytes: name.to_le_bytes().to_vec() });
         }
