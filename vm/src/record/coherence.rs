@@ -55,7 +55,7 @@ impl GuestThread {
         self.keep_rest(identity);
         if self.shared().private.has(identity) {
             // The pages that were touched, as they were then.
-            self.machine.mapped.before(&files::ANYWHERE);
+            self.machine.mapped.before_change(identity);
         }
         self.shared().is_mapped(identity).then_some(Before { identity, size: metadata.size() })
     }

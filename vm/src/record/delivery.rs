@@ -27,7 +27,7 @@ use crate::syscall::{self, Call};
 use crate::{Result, elsewhere, kick};
 use refrain_trace::payload::{SyscallRecord, Write};
 use refrain_trace::{Ending, Event, EventKind, NO_TICKET, delivery, order};
-use std::ops::{Range, RangeInclusive};
+use std::ops::{Range, RangeFrom};
 use std::sync::PoisonError;
 
 const EINTR: i64 = 4;
@@ -36,7 +36,7 @@ const SEGV_MAPERR: i32 = 1;
 const SEGV_ACCERR: i32 = 2;
 /// Addresses that programs may have, or the kernel has; others are no page's.
 const LOWER_HALF: Range<u64> = 0..1 << 47;
-const UPPER_HALF: RangeInclusive<u64> = !0 << 47..=u64::MAX;
+const UPPER_HALF: RangeFrom<u64> = 0xffff_8000_0000_0000..;
 
 impl Exception {
     fn note(&mut self, fault: &Fault) {

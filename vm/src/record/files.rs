@@ -197,11 +197,8 @@ impl Files {
             for part in state.maps.parts(range) {
                 let file = part.file as usize;
                 let mut runs = Vec::new();
+                state.unrefer(file);
                 let content = &mut state.contents[file];
-                if std::mem::take(&mut content.referenced) {
-                    // What the trace refers to will not be there any more.
-                    content.kept.clear();
-                }
                 let end = page_up(content.len).min(part.offset + (part.end - part.start));
                 let pages = (part.offset / PAGE) as u32..(end / PAGE) as u32;
                 pages.for_each(|page| content.keep(page, &mut runs));
@@ -215,6 +212,17 @@ impl Files {
             state.maps.cut(range);
         }
         self.close_unused(state);
+    }
+
+    /// The guest is about to change a file that it has mapped privately, or had: what the trace has of it is read now.
+    pub(super) fn before_change(&self, file: (u64, u64)) {
+        let mut state = self.lock();
+        let state = &mut *state;
+        self.look(state, &ANYWHERE);
+        let is_it = |(known, _): &(&Identity, &usize)| (known.0, known.1) == file;
+        let contents: Vec<usize> = state.known.iter().filter(is_it).map(|it| *it.1).collect();
+        contents.into_iter().for_each(|content| state.unrefer(content));
+        state.read_pages();
     }
 
     /// Whether what is shown at the beginning of a range is kept by pages.
@@ -445,6 +453,22 @@ impl State {
         let kept = BTreeMap::new();
         let content = Content { blob, len, file: Some(file), kept, referenced };
         self.contents.push(content);
+    }
+
+    /// What the trace refers to of a file will not be there any more: the trace gets it.
+    fn unrefer(&mut self, index: usize) {
+        let content = &mut self.contents[index];
+        if std::mem::take(&mut content.referenced) {
+            let mut runs = Vec::new();
+            let kept = std::mem::take(&mut content.kept);
+            for (word, bits) in kept {
+                let pages = (0..64).filter(|bit| bits >> bit & 1 != 0);
+                pages.for_each(|bit| content.keep(word * 64 + bit, &mut runs));
+            }
+            if !runs.is_empty() {
+                self.take(index, runs);
+            }
+        }
     }
 
     /// Notes that pages of a file are to be written.
