@@ -183,6 +183,17 @@ fn generated_code_is_exact() {
     }
 }
 
+/// The ranking logs accesses; one that faults counts as it did without the log.
+#[test]
+fn faults_of_generated_code_are_ranked() {
+    let Some(bench) = bench() else { return };
+    bench.cc(include_str!("../guest/generated_fault.c"), &["-O1", "-pthread", "-o", "program"]);
+    let recorded =
+        is_exact_on(&["copy", "tiered"], &bench, &(bench.path().join("program"), Vec::new()));
+    assert_eq!(recorded.stdout, b"200 20\n");
+    bench.refrain(["locks", "a.refrain"]).succeeds();
+}
+
 /// Programs of some runtimes are recorded so without being asked.
 #[test]
 fn runtimes_that_synchronize_through_plain_accesses() {

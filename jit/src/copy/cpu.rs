@@ -212,23 +212,32 @@ impl CopyCpu {
             self.go_out();
             return None;
         }
-        self.state.entry = start.body;
-        // A thread may enter a block behind its look, where the block takes rcx for spilled.
-        self.state.rcx = context.gpr[reg::RCX];
-        self.state.context = context;
-        let state = &raw mut *self.state;
-        // SAFETY: GS points to the state (`bind`); the entry is translated code that is not
-        // reused while `inside` is set; the context outlives the call, and its FS base is
-        // canonical, because only the machine and `write_fs_base` set it.
-        unsafe { enter(state) };
-        // SAFETY: translated code sets `exit` to a descriptor of the translator's arena, which
-        // lives while `inside` is set, or to the state's own.
-        let mut desc = unsafe { *self.state.exit };
-        match desc.kind {
-            Kind::Faulted => desc = self.faulted(context),
-            Kind::Kept => desc = self.shared.lock().kept_descriptor(self.state.exit as u64),
-            _ => {}
-        }
+        let mut entry = start.body;
+        let desc = loop {
+            self.state.entry = entry;
+            // A thread may enter a block behind its look, where the block takes rcx for spilled.
+            self.state.rcx = context.gpr[reg::RCX];
+            self.state.context = context;
+            let state = &raw mut *self.state;
+            // SAFETY: GS points to the state (`bind`); the entry is translated code that is not
+            // reused while `inside` is set; the context outlives the call, and its FS base is
+            // canonical, because only the machine and `write_fs_base` set it.
+            unsafe { enter(state) };
+            // SAFETY: translated code sets `exit` to a descriptor of the translator's arena, which
+            // lives while `inside` is set, or to the state's own.
+            let desc = unsafe { *self.state.exit };
+            break match desc.kind {
+                Kind::Faulted => match self.without_log(context) {
+                    Some(behind) => {
+                        entry = behind;
+                        continue;
+                    }
+                    None => self.faulted(context),
+                },
+                Kind::Kept => self.shared.lock().kept_descriptor(self.state.exit as u64),
+                _ => desc,
+            };
+        };
         // Whoever waits for the window reads the count then.
         self.state.window.store(0, Ordering::Release);
         self.state.retired = self.state.retired.wrapping_sub(desc.rest.into());
@@ -280,6 +289,12 @@ impl CopyCpu {
         if self.inside.wanted.load(Ordering::Relaxed) {
             self.shared.lock().left(self.number);
         }
+    }
+
+    /// Where an instruction begins behind its log, if that has faulted.
+    fn without_log(&self, context: &mut Context) -> Option<u64> {
+        let host = self.state.area.fault_rip;
+        self.shared.lock().faults.without_log(host, &self.state, context)
     }
 
     /// Puts the state in order after a fault in translated code and says what it means.

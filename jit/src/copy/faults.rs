@@ -18,8 +18,8 @@ pub(super) enum Fix {
     RcxAndRdx,
     /// The same, and xmm0 is in its slot.
     RcxRdxAndVector,
-    /// rcx is in its slot, and rdx in the scratch slot; what faulted is the look at the note of the guest address in
-    /// rdx.
+    /// rcx is in its slot, and rdx in the scratch slot. This is the look at the note of an address that the instruction is about to access, and the
+    /// instruction is executed without its log ([`FaultMap::without_log`]).
     Note,
     /// This register is in the scratch slot.
     Scratch(u8),
@@ -188,6 +188,41 @@ impl FaultMap {
         block.accesses = self.accesses;
     }
 
+    /// The block at `host`, and its marks from the one on that `host` belongs to.
+    fn find(&self, host: u64) -> Option<(&Block, &[Mark])> {
+        if let Some(taken) = self.taken.as_ref().filter(|taken| host < taken.end) {
+            return taken.map().find(host);
+        }
+        let index = self.blocks.partition_point(|block| u64::from(block.start) <= host);
+        let block = &self.blocks[index.checked_sub(1)?];
+        let next = self.blocks.get(index).map_or(self.marks.len(), |b| b.first_mark as usize);
+        let marks = &self.marks[block.first_mark as usize..next];
+        let offset = host - u64::from(block.start);
+        let mark = marks.partition_point(|mark| u64::from(mark.host) <= offset);
+        let marks = &marks[mark.checked_sub(1)?..];
+        (host < u64::from(block.end)).then_some((block, marks))
+    }
+
+    /// If what faulted at `host` is the look at a note, makes the registers that were saved there the guest's,
+    /// and says where the instruction begins behind its log. Nobody notes such an address, so the instruction
+    /// faults, too: where accesses are counted, when it has been counted as it was in the recording.
+    pub(super) fn without_log(
+        &self,
+        host: u64,
+        state: &ThreadState,
+        context: &mut Context,
+    ) -> Option<u64> {
+        let (block, marks) = self.find(host)?;
+        if marks[0].fix != Fix::Note {
+            return None;
+        }
+        let behind = marks.iter().find(|mark| mark.fix != Fix::Note);
+        let behind = behind.expect("a log ends with a mark of its instruction");
+        context.gpr[reg::RCX] = state.rcx;
+        context.gpr[reg::RDX] = state.scratch;
+        Some(u64::from(block.start) + u64::from(behind.host))
+    }
+
     /// Makes the state that was saved at a fault at `host` that of the guest before the
     /// faulting instruction, and says what was to be undone. `None` if `host` is in no block.
     pub(super) fn restore(
@@ -197,23 +232,12 @@ impl FaultMap {
         context: &mut Context,
         recorded: bool,
     ) -> Option<Fix> {
-        if let Some(taken) = self.taken.as_ref().filter(|taken| host < taken.end) {
-            return taken.map().restore(host, state, context, recorded);
-        }
-        let index = self.blocks.partition_point(|block| u64::from(block.start) <= host);
-        let block = &self.blocks[index.checked_sub(1)?];
-        let next = self.blocks.get(index).map_or(self.marks.len(), |b| b.first_mark as usize);
-        let marks = &self.marks[block.first_mark as usize..next];
-        let offset = host - u64::from(block.start);
-        let mark = marks.partition_point(|mark| u64::from(mark.host) <= offset);
-        let mark = marks[mark.checked_sub(1)?];
-        if host >= u64::from(block.end) {
-            return None;
-        }
+        let (block, marks) = self.find(host)?;
+        let mark = marks[0];
         match mark.fix {
             Fix::None => {}
             Fix::Rcx => context.gpr[reg::RCX] = state.rcx,
-            Fix::RcxAndRdx => {
+            Fix::RcxAndRdx | Fix::Note => {
                 context.gpr[reg::RCX] = state.rcx;
                 context.gpr[reg::RDX] = state.scratch;
             }
@@ -221,11 +245,6 @@ impl FaultMap {
                 context.gpr[reg::RCX] = state.rcx;
                 context.gpr[reg::RDX] = state.scratch;
                 context.xmm[0] = state.vector;
-            }
-            Fix::Note => {
-                state.area.fault_address = context.gpr[reg::RDX];
-                context.gpr[reg::RCX] = state.rcx;
-                context.gpr[reg::RDX] = state.scratch;
             }
             Fix::Return => {
                 context.gpr[reg::RCX] = state.rcx;

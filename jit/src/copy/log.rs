@@ -38,8 +38,9 @@
 //! present epoch ([`refrain_vm::SameEpoch`]) the executor sees when it takes the log: translated code
 //! logs them all.
 //!
-//! An instruction that faults has been logged already. The guest's handler lets it be executed again,
-//! which logs it once more, or the thread ends there.
+//! An instruction that faults has been logged already, unless its address has no note that could be read: then
+//! it is executed without its log ([`super::faults::FaultMap::without_log`]). The guest's handler lets it be
+//! executed again, which logs it once more, or the thread ends there.
 
 use super::accessed::{Place, Record, Records, records_of};
 use super::desc::{Desc, Kind, Variant};
@@ -232,7 +233,7 @@ impl Translator {
     fn log(&mut self, original: Original, records: &[Record]) {
         for record in records {
             self.make_room(LOOK);
-            // If the note of a wild address cannot be read, the guest's own access would have faulted.
+            // If the note of a wild address cannot be read, the guest's own access faults.
             self.mark(original, Fix::Note);
             self.hot.spill(emit::RCX_SLOT, RCX);
             self.hot.spill(emit::SCRATCH, RDX);
@@ -256,6 +257,9 @@ impl Translator {
             }
             self.hot.reload(RDX, emit::SCRATCH);
             self.hot.reload(RCX, emit::RCX_SLOT);
+        }
+        if !records.is_empty() {
+            self.mark(original, Fix::None);
         }
     }
 
