@@ -1,8 +1,8 @@
 //! What programs are built with, as far as recordings depend on it.
 //!
 //! Some language runtimes synchronize their threads through plain loads and stores, at places that no
-//! idiom tells: scheduling in Go, safepoints in HotSpot, optimized code in V8, the collector's stops in
-//! Mono, the progress of schedulers in Erlang's BEAM, compiled Lisp in SBCL's image, of whose functions
+//! idiom tells: scheduling in Go, safepoints in HotSpot, optimized code in V8 and JavaScriptCore, the collector's
+//! stops in Mono, the progress of schedulers in Erlang's BEAM, compiled Lisp in SBCL's image, of whose functions
 //! nobody tells the bounds, the virtual machine and the parallel collector of Guile, what GHC makes of
 //! Haskell, whose threads share every value that has not been computed yet, Racket's places and futures,
 //! the stubs and tables of .NET, which threads fill in as they need them, and the collector and interrupts of
@@ -33,7 +33,7 @@ enum Mark {
     Both(&'static str, &'static str),
 }
 
-const RUNTIMES: [(Mark, &str); 17] = [
+const RUNTIMES: [(Mark, &str); 18] = [
     (Mark::Section(".go.buildinfo"), "Go"),
     // Some programs are built without that, and none without its table of functions.
     (Mark::Section(".gopclntab"), "Go"),
@@ -41,6 +41,8 @@ const RUNTIMES: [(Mark, &str); 17] = [
     (Mark::Name("libjli.so"), "Java"),
     (Mark::Name("libnode.so"), "Node"),
     (Mark::Name("_ZN2v87Isolate3New"), "V8"),
+    // Programs that hide their engine (Deno, Bun) show what extensions call of it.
+    (Mark::Name("napi_create_reference"), "a JavaScript engine"),
     (Mark::Name("mono_jit_exec"), "Mono"),
     (Mark::Name("enif_"), "Erlang"),
     (Mark::Name("call_into_lisp"), "SBCL"),
@@ -145,6 +147,7 @@ mod tests {
         assert_eq!(told(b"\0malloc\0call_into_lisp\0"), Some("SBCL"));
         assert_eq!(told(b"\0scm_boot_guile\0scm_shell\0"), Some("Guile"));
         assert_eq!(told(b"\0scm_boot_guile\0"), None, "a program that a user may extend");
+        assert_eq!(told(b"\0napi_wrap\0napi_create_reference\0"), Some("a JavaScript engine"));
         assert_eq!(told(b"\0libHSrts_thr-ghc9.0.2.so\0"), Some("GHC"));
         assert_eq!(told(b"\0clock_getcpuclockid\0eventfd_write\0"), Some("GHC"));
         assert_eq!(told(b"\0eventfd\0eventfd_write\0"), None, "Python");
