@@ -2,6 +2,7 @@
 
 use super::aio::{Context, Contexts, create, destroy, wait_for};
 use super::calls::{EBADF, EINVAL, Pending, words};
+use super::coherence::Before;
 use super::notice::Notice;
 use super::signal_files::vectors;
 use super::thread::GuestThread;
@@ -170,9 +171,7 @@ impl GuestThread {
             self.machine.notice(Notice::Withheld("io_submit of IOCB_CMD_POLL"));
             return Err(-EINVAL);
         }
-        if let Some(call) = operation.as_write() {
-            self.before_change(&call);
-        }
+        let before = operation.as_write().and_then(|call| self.before_change(&call));
         let kernel = self.contexts().take(name)?;
         let submit = syscall::resolve(libc::SYS_io_submit as u64, [kernel, 1, at, 0, 0, 0]);
         let done = match self.issue(&submit.expect("it has a row"), libc::SYS_io_submit as u16) {
@@ -181,7 +180,7 @@ impl GuestThread {
             _ => Err(-EAGAIN),
         };
         if let Ok(done) = done {
-            writes.extend(self.written(&operation, block, done[2] as i64));
+            writes.extend(self.written(&operation, block, before, done[2] as i64));
         }
         // From now on others may learn of it, and change the buffer.
         self.contexts().give_back(name, kernel, done.ok());
@@ -189,8 +188,14 @@ impl GuestThread {
     }
 
     /// What the kernel has written for an operation, whose block is there: into its buffers, into the
-    /// block, and where the file is mapped.
-    fn written(&self, operation: &Operation, block: u64, result: i64) -> Vec<Write> {
+    /// block, and where the file is mapped, which was like that `before`.
+    fn written(
+        &self,
+        operation: &Operation,
+        block: u64,
+        before: Option<Before>,
+        result: i64,
+    ) -> Vec<Write> {
         let key = block + 8;
         let read = u64::try_from(result).map_or(Vec::new(), |it| operation.written(it));
         let mut writes: Vec<_> = std::iter::once(key..key + 4)
@@ -201,7 +206,7 @@ impl GuestThread {
             })
             .collect();
         if let Some(call) = operation.as_write() {
-            writes.extend(self.shown_changes(&call, result, None));
+            writes.extend(self.shown_changes(&call, result, before));
         }
         writes
     }

@@ -280,8 +280,11 @@ fn faults_in_line() {
     let (engine, mut machine) = (engine(ordering(&[])), Machine::new());
     let mut cpu = executor(&engine, &mut machine);
     let mut context = context_of(&guest);
-    let fault = Exit::Fault(Fault::access(NOWHERE));
-    assert_eq!(cpu.run(&mut context, Mode::Observed), fault);
+    let exit = cpu.run(&mut context, Mode::Observed);
+    assert!(
+        matches!(exit, Exit::Fault(Fault { signal: libc::SIGSEGV, address: NOWHERE, .. })),
+        "{exit:?}"
+    );
     assert_eq!(context.rip, guest.code + 2);
     let expected = context_of(&guest);
     assert_eq!(context.gpr[reg::RCX], (expected.gpr[reg::RCX] as u32 + 1).into());

@@ -3,7 +3,7 @@
 use super::{CopyEngine, Guest, ROOM, engine, run, with_functions};
 use iced_x86::code_asm::*;
 use refrain_vm::{
-    Context, Count, Cpu, Engine, EngineConfig, Exit, Fault, Mode, OrderedKind, RecordingEngine, reg,
+    Context, Count, Cpu, Engine, EngineConfig, Exit, Mode, OrderedKind, RecordingEngine, reg,
 };
 use std::sync::Arc;
 
@@ -236,8 +236,8 @@ fn faults_are_precise() {
         let size = if form == 0 { 8 } else { 4 };
         let ordered = Exit::Ordered { address, size, kind: OrderedKind::Load };
         assert_eq!(cpu.run(&mut context, Mode::Observed), ordered);
-        let fault = Fault::access(address);
-        assert_eq!(cpu.step(&mut context), Some(fault));
+        let fault = cpu.step(&mut context).map(|it| (it.signal, it.address));
+        assert_eq!(fault, Some((libc::SIGSEGV, address)));
         assert_eq!((context.rip, context.retired), (guest.code + LOADS + 3, 1));
         let mut expected = before.gpr;
         expected[8] += 1;
