@@ -563,6 +563,32 @@ fn steps_may_fault() {
     assert_same(&before, &context);
 }
 
+/// Programs look whether they can change the flag before they ask the processor what it is.
+#[test]
+fn the_identification_flag_stays() {
+    let _one = memory();
+    program(|a| {
+        a.pushfq()?;
+        a.pop(r8)?;
+        a.mov(r9, r8)?;
+        a.xor(r9d, 1 << 21)?;
+        a.push(r9)?;
+        a.popfq()?;
+        a.add(eax, 1)?;
+        a.pushfq()?;
+        a.pop(r10)?;
+        a.xor(r10, r8)?;
+        a.and(r10d, 1 << 21)?;
+        a.syscall()
+    });
+    let (_, expected, blocks) = record(start());
+    assert_eq!(expected.gpr[10], 1 << 21);
+    let mut context = start();
+    let exit = cpu(&EngineConfig::default(), &blocks, &[]).run(&mut context, Mode::Observed);
+    assert_eq!(exit, Exit::Syscall);
+    assert_same(&expected, &context);
+}
+
 #[test]
 fn some_instructions_are_left_to_the_machine() {
     let _one = memory();

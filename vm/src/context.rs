@@ -17,7 +17,7 @@ pub struct Context {
     pub gpr: [u64; 16],
     /// The next instruction.
     pub rip: u64,
-    /// RFLAGS; only the status flags and DF are meaningful.
+    /// RFLAGS; only the status flags, DF and ID are meaningful.
     pub rflags: u64,
     /// Base of FS, the guest's thread pointer.
     pub fs_base: u64,

@@ -1,6 +1,6 @@
 //! One guest thread's executor.
 
-use super::frame::{BELOW, DF, Frame, Gs, SPILL, leave};
+use super::frame::{BELOW, DF, Frame, Gs, ID, SPILL, leave};
 use super::graph::{Site, Term, is_counted};
 use super::thunk::{Batch, Operand};
 use super::{AGAIN, Shared};
@@ -132,6 +132,7 @@ impl CraneliftCpu {
         frame.context.high_in_use = 1;
         frame.lazy_tag = 0;
         frame.direction = u64::from(context.rflags & DF != 0);
+        frame.identification = context.rflags & ID;
     }
 
     fn store(&mut self, context: &mut Context) {
@@ -210,6 +211,7 @@ impl CraneliftCpu {
         }
         let frame = self.frame();
         frame.context.rflags = frame.flags_out;
+        frame.identification = frame.flags_out & ID;
         frame.context.rip = thunk.next;
         frame.context.retired += thunk.weight;
         self.store(context);

@@ -28,6 +28,8 @@ pub(super) struct Frame {
     pub(super) lazy_b: u64,
     /// 1 if the direction flag is set (`context.rflags` does not hold it meanwhile).
     pub(super) direction: u64,
+    /// [`ID`], if it is set, which nothing but `popfq` changes; likewise.
+    pub(super) identification: u64,
     /// RFLAGS for a thunk to load.
     pub(super) flags_in: u64,
     /// RFLAGS that a thunk stored.
@@ -131,6 +133,8 @@ pub(super) const FLAG_BITS: [u32; 6] = [0, 2, 4, 6, 7, 11];
 pub(super) const STATUS: u64 = 0x8d5;
 /// The direction flag.
 pub(super) const DF: u64 = 0x400;
+/// The identification flag: a program that can change it may use `cpuid`.
+pub(super) const ID: u64 = 1 << 21;
 
 pub(super) const OFF_RIP: i32 = offset_of!(Frame, context.rip) as i32;
 pub(super) const OFF_RFLAGS: i32 = offset_of!(Frame, context.rflags) as i32;
@@ -148,6 +152,7 @@ pub(super) const OFF_TAG: i32 = offset_of!(Frame, lazy_tag) as i32;
 pub(super) const OFF_A: i32 = offset_of!(Frame, lazy_a) as i32;
 pub(super) const OFF_B: i32 = offset_of!(Frame, lazy_b) as i32;
 pub(super) const OFF_DIRECTION: i32 = offset_of!(Frame, direction) as i32;
+pub(super) const OFF_IDENTIFICATION: i32 = offset_of!(Frame, identification) as i32;
 pub(super) const OFF_FLAGS_IN: i32 = offset_of!(Frame, flags_in) as i32;
 pub(super) const OFF_FLAGS_OUT: i32 = offset_of!(Frame, flags_out) as i32;
 pub(super) const OFF_LEAVE: i32 = offset_of!(Frame, leave) as i32;
@@ -178,10 +183,11 @@ pub(super) const fn off_high(index: usize) -> i32 {
 }
 
 impl Frame {
-    /// Brings `context.rflags` up to date: the status flags out of their lazy form, and DF.
+    /// Brings `context.rflags` up to date: the status flags out of their lazy form, DF and ID.
     pub(super) fn settle_flags(&mut self) {
         self.settle_status();
-        self.context.rflags = self.context.rflags & !DF | if self.direction != 0 { DF } else { 0 };
+        let direction = if self.direction != 0 { DF } else { 0 };
+        self.context.rflags = self.context.rflags & !(DF | ID) | direction | self.identification;
     }
 
     /// Computes the status flags out of their lazy form, if they are in it.

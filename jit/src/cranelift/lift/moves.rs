@@ -146,6 +146,8 @@ pub(super) fn lift(l: &mut Lifter<'_>, i: &Instruction) -> bool {
             let direction = l.frame_load(I64, frame::OFF_DIRECTION);
             let direction = l.shl_imm(direction, 10);
             let value = l.b.ins().bor(status, direction);
+            let identification = l.frame_load(I64, frame::OFF_IDENTIFICATION);
+            let value = l.b.ins().bor(value, identification);
             l.push(value);
         }
         Popfq => {
@@ -154,6 +156,8 @@ pub(super) fn lift(l: &mut Lifter<'_>, i: &Instruction) -> bool {
             let direction = l.shr_imm(value, 10);
             let direction = l.and_imm(direction, 1);
             l.frame_store(direction, frame::OFF_DIRECTION);
+            let identification = l.and_imm(value, frame::ID);
+            l.frame_store(identification, frame::OFF_IDENTIFICATION);
         }
         Lahf => {
             let status = l.pack_flags(1 << CF | 1 << PF | 1 << AF | 1 << ZF | 1 << SF);
