@@ -155,6 +155,11 @@ fn files_that_are_mapped_privately_and_changed() {
 }
 
 #[test]
+fn faults_behind_code_that_cannot_be_read() {
+    is_as_natively(include_str!("../guest/unreadable.c"));
+}
+
+#[test]
 fn causes_of_faults() {
     is_as_natively(include_str!("../guest/causes.c"));
 }

@@ -162,6 +162,12 @@ impl FaultMap {
         self.accesses = 0;
     }
 
+    /// The block that was begun last is none: the next one may begin before it.
+    pub(super) fn forget_last(&mut self) {
+        let block = self.blocks.pop().expect("a block was begun");
+        self.marks.truncate(block.first_mark as usize);
+    }
+
     /// The block counts its accesses at once, and has made so many of them when the instruction has
     /// been executed that code belongs to from here on.
     pub(super) fn count_accesses(&mut self, made: usize) {

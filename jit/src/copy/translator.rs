@@ -318,6 +318,7 @@ impl Translator {
     pub(super) fn forget_block(&mut self, pc: u64, variant: Variant) {
         self.bodies.remove(pc, variant);
         self.jump_entries.remove(pc, variant);
+        self.faults.forget_last();
     }
 
     /// Lets the patchable field of an exit lead to a block, unless somebody is to come out there.
