@@ -187,7 +187,10 @@ impl GuestThread {
     /// What a mapping of a file shows that has become longer, behind its former end.
     pub(crate) fn shown_by_growth(&self, [_, old, new, ..]: [u64; 6], at: u64) -> Vec<Write> {
         let grown = at + page_up(old)..at + page_up(new);
-        let shows = grown.start < grown.end && self.shared().shows_file(&grown);
+        // Of what is kept by pages, those that are touched will be.
+        let shows = grown.start < grown.end
+            && self.shared().shows_file(&grown)
+            && !self.machine.mapped.keeps(&grown);
         if shows { vec![now(grown)] } else { Vec::new() }
     }
 
