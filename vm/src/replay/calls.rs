@@ -142,17 +142,13 @@ impl GuestThread {
         if self.machine.shared.write(address, bytes) {
             return Ok(());
         }
-        if Guest.read(address, bytes.len()).is_some() {
+        let is_guests = memory::guest_may_map(&(address..address.saturating_add(len)));
+        if is_guests && Guest.read(address, bytes.len()).is_some() {
             // A file that the program has changed is shown where it may only read.
             return self.store_content(&Write { address, bytes: bytes.to_vec() });
         }
-        let end = address.saturating_add(bytes.len() as u64);
-        let expected = format!("{} bytes of memory at {address:#x}", bytes.len());
-        let actual = if memory::guest_may_map(&(address..end)) {
-            "none that can be written"
-        } else {
-            "none of the guest's"
-        };
+        let expected = format!("{len} bytes of memory at {address:#x}");
+        let actual = if is_guests { "none that can be written" } else { "none of the guest's" };
         self.diverge(DivergenceKind::Arguments, expected, actual.into())
     }
 
