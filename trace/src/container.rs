@@ -14,6 +14,7 @@ mod body;
 mod catalog;
 mod check;
 mod columns;
+mod copied;
 mod cursor;
 mod format;
 mod packed;

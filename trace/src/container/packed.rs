@@ -1,11 +1,11 @@
 //! Packed traces: what a trace refers to is in it.
 
-use super::body::{Label, Packer};
-use super::format::{self, ChunkHeader, ChunkKind};
+use super::body::Label;
+use super::copied::Copied;
+use super::format::ChunkKind;
 use super::pages::{self, PageRun};
 use super::reader::Trace;
 use super::references::{SUM, runs};
-use super::writer::index_and_trailer;
 use crate::error::{Error, Result};
 use crate::{BlobId, MappedFile};
 use std::collections::btree_map::Entry;
@@ -22,26 +22,16 @@ use std::os::unix::fs::FileExt;
 pub fn write_packed<W: Write>(
     trace: &Trace,
     mut open: impl FnMut(&MappedFile) -> std::io::Result<File>,
-    mut out: W,
+    out: W,
 ) -> Result<W> {
     let (source, chunks) = trace.parts();
-    let failed = || Error::io("write the packed trace");
-    out.write_all(&format::preamble()).map_err(failed())?;
-    let mut written = format::PREAMBLE as u64;
-    let mut headers: Vec<ChunkHeader> = Vec::new();
-    let mut packer = Packer::new()?;
+    let mut copied = Copied::begin(source, out, "write the packed trace")?;
     let there = pages_there(trace)?;
     let mut files: BTreeMap<u32, File> = BTreeMap::new();
-    let (mut bytes, mut body) = (Vec::new(), Vec::new());
-    let mut is_whole = false;
+    let mut body = Vec::new();
     for chunk in chunks {
-        is_whole |= chunk.header.kind == ChunkKind::Footer;
         if chunk.header.kind != ChunkKind::References {
-            bytes.resize(chunk.header.size() as usize, 0);
-            source.read_at(chunk.offset, &mut bytes)?;
-            out.write_all(&bytes).map_err(failed())?;
-            written += bytes.len() as u64;
-            headers.push(chunk.header);
+            copied.copy(chunk)?;
             continue;
         }
         let id = chunk.header.id;
@@ -75,19 +65,13 @@ pub fn write_packed<W: Write>(
             answer.map_err(refuse)?;
             let count = runs.len() as u32;
             let label = Label { kind: ChunkKind::Pages, id, count, first: 0 };
-            headers.push(packer.pack(label, &packed, &mut bytes)?);
-            out.write_all(&bytes).map_err(failed())?;
-            written += bytes.len() as u64;
-            Ok(())
+            copied.add(label, &packed)
         })?;
     }
-    if is_whole {
-        let headers: Vec<u8> = headers.iter().flat_map(ChunkHeader::encode).collect();
-        let tail = index_and_trailer(&mut packer, &headers, written)?;
-        out.write_all(&tail).map_err(failed())?;
+    match trace.footer() {
+        Some(_) => copied.finish(),
+        None => copied.stop(),
     }
-    out.flush().map_err(failed())?;
-    Ok(out)
 }
 
 /// The numbers of a run's pages.

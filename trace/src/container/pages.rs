@@ -10,7 +10,7 @@ use crate::error::Result;
 /// Bytes of a run in a chunk.
 const RUN: usize = 8;
 /// Pages of a chunk that is written; fewer than there may be.
-const PORTION: u32 = 64;
+pub(super) const PORTION: u32 = 64;
 const _: () = assert!(PORTION as usize <= MAX_PAGES);
 
 /// Neighbouring pages of a file.

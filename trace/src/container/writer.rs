@@ -107,14 +107,9 @@ impl<W: Write> Writer<W> {
         runs: &[PageRun],
         mut read: impl FnMut(PageRun, &mut [u8]),
     ) -> Result<()> {
-        let mut body = std::mem::take(&mut self.body);
-        let written = pages::portions(runs, |runs| {
-            pages::encode(runs, &mut body, &mut read);
-            let count = runs.len() as u32;
-            self.put(Label { kind: ChunkKind::Pages, id: id.0, count, first: 0 }, &body)
-        });
-        self.body = body;
-        written
+        self.portions((ChunkKind::Pages, id), (pages::PORTION, runs), |runs, body| {
+            pages::encode(runs, body, &mut read);
+        })
     }
 
     /// Writes that pages of a blob begun with [`Writer::file`] are as they are in the file: their checksums alone.
@@ -125,18 +120,30 @@ impl<W: Write> Writer<W> {
         runs: &[PageRun],
         mut read: impl FnMut(PageRun, &mut [u8]),
     ) -> Result<()> {
+        self.portions((ChunkKind::References, id), (references::PORTION, runs), |runs, body| {
+            references::encode(runs, body, &mut read);
+        })
+    }
+
+    /// Writes runs of pages of a blob in chunks of such a kind, each of at most so many pages, whose bodies `encode`
+    /// makes.
+    fn portions(
+        &mut self,
+        (kind, id): (ChunkKind, BlobId),
+        (most, runs): (u32, &[PageRun]),
+        mut encode: impl FnMut(&[PageRun], &mut Vec<u8>),
+    ) -> Result<()> {
         let mut body = std::mem::take(&mut self.body);
-        let written = pages::portions_of(references::PORTION, runs, |runs| {
-            references::encode(runs, &mut body, &mut read);
-            let count = runs.len() as u32;
-            self.put(Label { kind: ChunkKind::References, id: id.0, count, first: 0 }, &body)
+        let written = pages::portions_of(most, runs, |runs| {
+            encode(runs, &mut body);
+            self.put(Label { kind, id: id.0, count: runs.len() as u32, first: 0 }, &body)
         });
         self.body = body;
         written
     }
 
-    /// The same as [`Writer::pages_read`] for several blobs. All processors pack the pages, so this is for a time when nobody else
-    /// needs a processor. `read` is also given the place of the blob among `all`.
+    /// The same as [`Writer::pages_read`] for several blobs. All processors pack the pages, so this is for a
+    /// time when nobody else needs a processor. `read` is also given the place of the blob among `all`.
     pub fn pages_of_all(
         &mut self,
         all: &[(BlobId, &[PageRun])],
