@@ -5,13 +5,14 @@
 //! All operands in memory are accesses, and so is each branch of code that the guest has generated
 //! (`copy/generated`). What `push`, `pop`, `call`, `ret`, `enter` and `leave` do to the stack by themselves
 //! is no access. An instruction that has several operands in memory, or others than its encoding names,
-//! is executed by itself: string instructions (page by page, if they repeat), gathers, `fxsave` and its
-//! like. `xsave` and `xrstor`, which the machine executes, on the thread's own stack as a rule, are no
+//! is executed by itself: string instructions (page by page, if they repeat), gathers, instructions of
+//! AVX-512 under a mask, `fxsave` and its like. `xsave` and `xrstor`, which the machine executes, on the thread's own stack as a rule, are no
 //! accesses.
 
 use crate::common;
 use crate::emulated::is_of_state;
 use crate::lanes;
+use crate::values::value_of;
 use iced_x86::{
     FlowControl, Instruction, InstructionInfoFactory, MemorySize, Mnemonic, OpAccess, OpKind,
     Register, UsedMemory,
@@ -73,7 +74,9 @@ fn memory_by_table(instruction: &Instruction) -> Memory {
         return Memory::None;
     }
     let size = instruction.memory_size().size();
+    let under_mask = lanes::of(instruction).is_some_and(|lanes| lanes.mask.is_k());
     let simple = named == 1
+        && !under_mask
         && !instruction.is_string_instruction()
         && !instruction.is_vsib()
         && bit_register(instruction).is_none()
@@ -183,6 +186,9 @@ impl Part {
 pub(crate) fn spans_of(instruction: &Instruction, context: &Context) -> (Vec<Span>, Option<Part>) {
     if instruction.is_string_instruction() {
         return string_spans(instruction, context, PAGE);
+    }
+    if let Some(spans) = lanes::spans(instruction, context) {
+        return (spans, None);
     }
     let mut factory = InstructionInfoFactory::new();
     let used = factory.info(instruction).used_memory();
@@ -331,29 +337,6 @@ pub(crate) fn string_spans(
     }
     let ends_at = compares.then(|| instruction.has_repne_prefix());
     (spans, repeats.then_some(Part { total, now, ends_at }))
-}
-
-/// A register's value, or that of an element of an index register.
-pub(crate) fn value_of(
-    context: &Context,
-    register: Register,
-    at: usize,
-    size: usize,
-) -> Option<u64> {
-    if register.is_segment_register() {
-        return Some(if register == Register::FS { context.fs_base } else { 0 });
-    }
-    if register.is_gpr() {
-        let value = context.gpr[register.full_register().number()];
-        return Some(if register.size() == 4 { value & 0xffff_ffff } else { value });
-    }
-    let (number, offset) = (register.number(), at * size);
-    let half = if offset < 16 { &context.xmm } else { &context.high };
-    let word = half.get(number)?[offset % 16 / 8];
-    Some(match size {
-        4 => i64::from((word >> (offset % 8 * 8)) as i32) as u64,
-        _ => word,
-    })
 }
 
 #[cfg(test)]

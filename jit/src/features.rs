@@ -12,7 +12,7 @@ use refrain_vm::{Feature, Processor};
 pub(crate) fn may_execute(processor: Processor, instruction: &Instruction) -> bool {
     match instruction.encoding() {
         EncodingKind::Legacy => true,
-        EncodingKind::VEX => instruction
+        EncodingKind::VEX | EncodingKind::EVEX => instruction
             .cpuid_features()
             .iter()
             .all(|&needed| feature(needed).is_some_and(|feature| processor.has(feature))),
@@ -56,6 +56,20 @@ fn feature(of: CpuidFeature) -> Option<Feature> {
         CpuidFeature::VAES => Feature::Vaes,
         CpuidFeature::VPCLMULQDQ => Feature::Vpclmulqdq,
         CpuidFeature::LZCNT => Feature::Lzcnt,
+        CpuidFeature::AVX_VNNI => Feature::AvxVnni,
+        CpuidFeature::AVX512F => Feature::Avx512F,
+        CpuidFeature::AVX512DQ => Feature::Avx512Dq,
+        CpuidFeature::AVX512CD => Feature::Avx512Cd,
+        CpuidFeature::AVX512BW => Feature::Avx512Bw,
+        CpuidFeature::AVX512VL => Feature::Avx512Vl,
+        CpuidFeature::AVX512_IFMA => Feature::Avx512Ifma,
+        CpuidFeature::AVX512_VBMI => Feature::Avx512Vbmi,
+        CpuidFeature::AVX512_VBMI2 => Feature::Avx512Vbmi2,
+        CpuidFeature::AVX512_VNNI => Feature::Avx512Vnni,
+        CpuidFeature::AVX512_BITALG => Feature::Avx512Bitalg,
+        CpuidFeature::AVX512_VPOPCNTDQ => Feature::Avx512Vpopcntdq,
+        CpuidFeature::AVX512_BF16 => Feature::Avx512Bf16,
+        CpuidFeature::AVX512_FP16 => Feature::Avx512Fp16,
         _ => return None,
     })
 }
@@ -89,7 +103,11 @@ mod tests {
         let avx2: Processor = [Feature::Avx, Feature::Avx2].into_iter().collect();
         assert!(may_execute(avx2, &add_ymm) && !may_execute(avx, &add_ymm));
         let mask_move = decode(&[0xc5, 0xf8, 0x90, 0xc1]);
-        assert!(!may_execute(Processor::host(), &mask_move), "kmovw is of AVX-512");
+        assert!(!may_execute(avx2, &mask_move), "kmovw is of AVX-512");
+        let avx_512 = avx2.with([Feature::Avx512F].into_iter().collect());
+        assert!(may_execute(avx_512, &mask_move));
+        let narrow = decode(&[0x62, 0xf1, 0x75, 0x08, 0xfe, 0xc2]);
+        assert!(!may_execute(avx_512, &narrow), "vpaddd on xmm registers is of AVX512VL");
         assert!(may_execute(Processor::V2, &decode(&[0x90])));
     }
 }

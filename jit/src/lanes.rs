@@ -1,6 +1,9 @@
-//! Instructions of AVX that access memory lane by lane: gathers, and moves under a mask.
+//! Instructions of AVX and AVX-512 that access memory lane by lane: gathers, scatters, and others under a
+//! mask.
 
-use iced_x86::{Instruction, Mnemonic, OpKind, Register};
+use crate::values::value_of;
+use iced_x86::{EncodingKind, Instruction, Mnemonic, OpKind, Register};
+use refrain_vm::{Context, Span};
 
 /// The lanes of such an instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -9,32 +12,234 @@ pub(crate) struct Lanes {
     pub(crate) count: usize,
     /// Bytes that each accesses.
     pub(crate) size: usize,
-    /// The register whose lanes, of the same size, say by their highest bits which are accessed.
+    /// A mask register, whose bits say which are accessed; or the vector register whose lanes, of the
+    /// same size, say it by their highest bits.
     pub(crate) mask: Register,
-    /// Of a gather: bytes of an index in the memory operand's vector.
-    pub(crate) index: Option<usize>,
+    /// Where they are.
+    pub(crate) place: Place,
     /// They are written, not read.
     pub(crate) stores: bool,
 }
 
+/// Where in memory lanes are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Place {
+    /// Side by side.
+    Row,
+    /// Those that are accessed are side by side.
+    Packed,
+    /// Where an index says, which has so many bytes in the memory operand's vector.
+    Indexed(usize),
+}
+
 /// The lanes of an instruction that accesses them one by one.
 pub(crate) fn of(i: &Instruction) -> Option<Lanes> {
+    match i.encoding() {
+        EncodingKind::VEX => of_avx(i),
+        EncodingKind::EVEX => of_avx_512(i),
+        _ => None,
+    }
+}
+
+fn of_avx(i: &Instruction) -> Option<Lanes> {
     use Mnemonic::*;
-    let (size, index) = match i.mnemonic() {
-        Vpgatherdd | Vgatherdps => (4, Some(4)),
-        Vpgatherdq | Vgatherdpd => (8, Some(4)),
-        Vpgatherqd | Vgatherqps => (4, Some(8)),
-        Vpgatherqq | Vgatherqpd => (8, Some(8)),
-        Vpmaskmovd | Vmaskmovps => (4, None),
-        Vpmaskmovq | Vmaskmovpd => (8, None),
+    if let Some((size, index)) = gathered(i) {
+        let count = count_of(i, i.op0_register(), (size, index));
+        let place = Place::Indexed(index);
+        return Some(Lanes { count, size, mask: i.op2_register(), place, stores: false });
+    }
+    let size = match i.mnemonic() {
+        Vpmaskmovd | Vmaskmovps => 4,
+        Vpmaskmovq | Vmaskmovpd => 8,
         _ => return None,
     };
     let stores = i.op0_kind() == OpKind::Memory;
-    let count = match index {
-        // As many as there are indices, and as many as there is room for.
-        Some(index) => (i.memory_index().size() / index).min(i.op0_register().size() / size),
-        None => i.op1_register().size() / size,
+    let count = i.op1_register().size() / size;
+    Some(Lanes { count, size, mask: i.op1_register(), place: Place::Row, stores })
+}
+
+/// Bytes of the elements and of the indices of a gather or a scatter.
+fn gathered(i: &Instruction) -> Option<(usize, usize)> {
+    use Mnemonic::*;
+    Some(match i.mnemonic() {
+        Vpgatherdd | Vgatherdps | Vpscatterdd | Vscatterdps => (4, 4),
+        Vpgatherdq | Vgatherdpd | Vpscatterdq | Vscatterdpd => (8, 4),
+        Vpgatherqd | Vgatherqps | Vpscatterqd | Vscatterqps => (4, 8),
+        Vpgatherqq | Vgatherqpd | Vpscatterqq | Vscatterqpd => (8, 8),
+        _ => return None,
+    })
+}
+
+/// As many elements as there are indices, and as many as there is room for.
+fn count_of(i: &Instruction, elements: Register, (size, index): (usize, usize)) -> usize {
+    (i.memory_index().size() / index).min(elements.size() / size)
+}
+
+fn of_avx_512(i: &Instruction) -> Option<Lanes> {
+    use Mnemonic::*;
+    let mask = i.op_mask();
+    if mask == Register::None || !i.op_kinds().any(|kind| kind == OpKind::Memory) {
+        return None;
+    }
+    let stores = i.op0_kind() == OpKind::Memory;
+    if let Some((size, index)) = gathered(i) {
+        let elements = if stores { i.op1_register() } else { i.op0_register() };
+        let count = count_of(i, elements, (size, index));
+        return Some(Lanes { count, size, mask, place: Place::Indexed(index), stores });
+    }
+    let whole = i.memory_size();
+    let is_element = !i.is_broadcast() && !combines_lanes(i) && whole.element_size() > 0;
+    let place = match i.mnemonic() {
+        Vpcompressb | Vpcompressw | Vpcompressd | Vpcompressq | Vcompressps | Vcompresspd
+        | Vpexpandb | Vpexpandw | Vpexpandd | Vpexpandq | Vexpandps | Vexpandpd => Place::Packed,
+        _ => Place::Row,
     };
-    let mask = if index.is_some() { i.op2_register() } else { i.op1_register() };
-    Some(Lanes { count, size, mask, index, stores })
+    let (count, size) = (whole.size() / whole.element_size().max(1), whole.element_size());
+    is_element.then_some(Lanes { count, size, mask, place, stores })
+}
+
+/// Whether an instruction of AVX-512 reads elements of its memory operand for other lanes of the mask than
+/// their own, or does not let its mask decide what it reads.
+fn combines_lanes(i: &Instruction) -> bool {
+    use Mnemonic::*;
+    matches!(
+        i.mnemonic(),
+        Valignd
+            | Valignq
+            | Vbroadcastf32x2
+            | Vbroadcastf32x4
+            | Vbroadcastf32x8
+            | Vbroadcastf64x2
+            | Vbroadcastf64x4
+            | Vbroadcasti32x2
+            | Vbroadcasti32x4
+            | Vbroadcasti32x8
+            | Vbroadcasti64x2
+            | Vbroadcasti64x4
+            | Vbroadcastsd
+            | Vbroadcastss
+            | Vdbpsadbw
+            | Vdpbf16ps
+            | Vfcmaddcph
+            | Vfcmaddcsh
+            | Vfcmulcph
+            | Vfcmulcsh
+            | Vfmaddcph
+            | Vfmaddcsh
+            | Vfmulcph
+            | Vfmulcsh
+            | Vgf2p8affineinvqb
+            | Vgf2p8affineqb
+            | Vinsertf32x4
+            | Vinsertf32x8
+            | Vinsertf64x2
+            | Vinsertf64x4
+            | Vinserti32x4
+            | Vinserti32x8
+            | Vinserti64x2
+            | Vinserti64x4
+            | Vmovddup
+            | Vmovshdup
+            | Vmovsldup
+            | Vp4dpwssd
+            | Vp4dpwssds
+            | Vpackssdw
+            | Vpacksswb
+            | Vpackusdw
+            | Vpackuswb
+            | Vpalignr
+            | Vpbroadcastb
+            | Vpbroadcastd
+            | Vpbroadcastq
+            | Vpbroadcastw
+            | Vpconflictd
+            | Vpconflictq
+            | Vpdpbusd
+            | Vpdpbusds
+            | Vpdpwssd
+            | Vpdpwssds
+            | Vpermb
+            | Vpermd
+            | Vpermi2b
+            | Vpermi2d
+            | Vpermi2pd
+            | Vpermi2ps
+            | Vpermi2q
+            | Vpermi2w
+            | Vpermilpd
+            | Vpermilps
+            | Vpermpd
+            | Vpermps
+            | Vpermq
+            | Vpermt2b
+            | Vpermt2d
+            | Vpermt2pd
+            | Vpermt2ps
+            | Vpermt2q
+            | Vpermt2w
+            | Vpermw
+            | Vpmaddubsw
+            | Vpmaddwd
+            | Vpmultishiftqb
+            | Vpshufb
+            | Vpshufbitqmb
+            | Vpshufd
+            | Vpshufhw
+            | Vpshuflw
+            | Vpslld
+            | Vpsllq
+            | Vpsllw
+            | Vpsrad
+            | Vpsraq
+            | Vpsraw
+            | Vpsrld
+            | Vpsrlq
+            | Vpsrlw
+            | Vpunpckhbw
+            | Vpunpckhdq
+            | Vpunpckhqdq
+            | Vpunpckhwd
+            | Vpunpcklbw
+            | Vpunpckldq
+            | Vpunpcklqdq
+            | Vpunpcklwd
+            | Vshuff32x4
+            | Vshuff64x2
+            | Vshufi32x4
+            | Vshufi64x2
+            | Vshufpd
+            | Vshufps
+            | Vunpckhpd
+            | Vunpckhps
+            | Vunpcklpd
+            | Vunpcklps
+    )
+}
+
+/// What an instruction that accesses lanes is about to access: those that its mask names.
+pub(crate) fn spans(i: &Instruction, context: &Context) -> Option<Vec<Span>> {
+    let lanes = of(i)?;
+    let memory = (0..i.op_count()).find(|&at| i.op_kind(at) == OpKind::Memory)?;
+    let named = (0..lanes.count).filter(|&lane| is_named(lanes, lane, context));
+    let mut spans = Vec::new();
+    for (nth, lane) in named.enumerate() {
+        let (element, offset) = match lanes.place {
+            Place::Indexed(_) => (lane, 0),
+            Place::Row => (0, lane * lanes.size),
+            Place::Packed => (0, nth * lanes.size),
+        };
+        let value = |register, at, size| value_of(context, register, at, size);
+        let start = i.virtual_address(memory, element, value)?.wrapping_add(offset as u64);
+        spans.push(Span { start, len: lanes.size as u64, write: lanes.stores });
+    }
+    Some(spans)
+}
+
+fn is_named(lanes: Lanes, lane: usize, context: &Context) -> bool {
+    if lanes.mask.is_k() {
+        let masks = context.wide.as_ref().map_or(0, |wide| wide.masks[lanes.mask.number()]);
+        return masks >> lane & 1 != 0;
+    }
+    let sign = 8 * lanes.size - 1;
+    value_of(context, lanes.mask, lane, lanes.size).is_some_and(|value| value >> sign & 1 != 0)
 }

@@ -30,6 +30,7 @@ mod retries;
 mod tiered;
 mod transfer;
 mod unused;
+mod values;
 
 pub use constant_stores::{Constant, constant_stores};
 pub use copy::{copy, logs_copies};

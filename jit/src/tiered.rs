@@ -251,7 +251,7 @@ mod tests {
     use iced_x86::IcedError;
     use iced_x86::code_asm::*;
     use refrain_trace::CodeBlock;
-    use refrain_vm::{Context, Cpu, Engine, EngineConfig, Exit, Mode, Processor, reg};
+    use refrain_vm::{Context, Cpu, Engine, EngineConfig, Exit, Feature, Mode, Processor, reg};
     use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
     const CODE: u64 = 0x2600_0000;
@@ -323,6 +323,7 @@ mod tests {
 
     fn start() -> Context {
         let mut context = Context::default();
+        context.wide = config().processor.has(Feature::Avx512F).then(Box::default);
         context.rip = CODE;
         context.gpr[reg::RSP] = STACK;
         context.gpr[reg::R15] = ROUNDS;

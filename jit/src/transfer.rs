@@ -1,8 +1,8 @@
 //! Branches that are executed by themselves, because they access memory out of the guest's reach: calls
 //! and jumps through it, and a stack that lies there.
 
-use crate::accesses::value_of;
 use crate::memory::{read_instruction, read_word, write_guest};
+use crate::values::value_of;
 use iced_x86::{Instruction, OpKind, Register};
 use refrain_vm::{Context, Fault, reg};
 

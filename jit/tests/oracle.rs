@@ -134,7 +134,7 @@ fn suits_lines(code: iced_x86::Code) -> bool {
             code.mnemonic(),
             Push | Pop | Div | Idiv | Bt | Bts | Btr | Btc | Fxrstor | Fxrstor64 | Xlatb
         )
-        && !generate::goes_by_lanes(code.mnemonic())
+        && !generate::goes_by_lanes(&i)
 }
 
 /// Several instructions in a row; flags that one of them leaves undefined count as undefined to

@@ -121,6 +121,49 @@ fn the_processor_is_what_was_asked_for() {
     }
 }
 
+/// A guest has AVX-512 if that is asked for: each thread has its registers, and lanes that a mask leaves out
+/// are not accessed.
+#[test]
+fn a_guest_with_avx_512() {
+    if !["avx512f", "avx512dq", "avx512cd", "avx512bw", "avx512vl"].iter().all(|name| is_here(name))
+    {
+        eprintln!("skipped: this machine's processor has no AVX-512");
+        return;
+    }
+    let bench = bench();
+    let source = include_str!("../guest/avx512.c");
+    let options = ["-g", "-O1", "-w", "-march=x86-64-v4", "-pthread"];
+    bench.cc(source, &[&options[..], &["-o", "program"]].concat());
+    bench.cc(source, &[&options[..], &["-DOF_LAST=0x6666", "-o", "racy"]].concat());
+    let native = Run::of(Command::new("./program").current_dir(bench.path()));
+    assert!(native.succeeds().stdout.starts_with(b"v4 1, state e7 0"), "{native:?}");
+    for order in ["sync", "stride"] {
+        for level in ["v4", "host"] {
+            let record = ["record", "--order", order, "--cpu", level, "--force", "-o", "a.refrain"];
+            let recorded = bench.refrain([&record[..], &["--", "./program"]].concat());
+            assert_eq!(recorded.succeeds().text(), native.text());
+            for engine in ["copy", "cranelift"] {
+                bench.refrain(["replay", "--engine", engine, "a.refrain"]).succeeds();
+            }
+        }
+    }
+    let record = ["record", "-q", "--cpu", "v4", "--force", "-o", "a.refrain", "--"];
+    bench.refrain([&record[..], &["./program"]].concat()).succeeds();
+    let clean = bench.refrain(["races", "a.refrain"]);
+    assert!(clean.succeeds().text().contains("no race in this run"), "{clean:?}");
+    bench.refrain([&record[..], &["./racy"]].concat()).succeeds();
+    let racy = bench.refrain(["races", "a.refrain"]).text();
+    let line = source.lines().position(|line| line.ends_with("// stores")).expect("is marked") + 1;
+    assert!(racy.contains(&format!("source.c:{line}")), "{racy}");
+}
+
+/// Whether this machine's processor has a feature, by its name in `/proc/cpuinfo`.
+fn is_here(feature: &str) -> bool {
+    let says = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let flags = says.lines().find(|line| line.starts_with("flags"));
+    flags.is_some_and(|flags| flags.split_whitespace().any(|flag| flag == feature))
+}
+
 /// The next recording of a program takes what an earlier one has found in its functions from the cache. Where
 /// the cache is damaged, it searches the functions again.
 #[test]
@@ -297,11 +340,11 @@ fn a_fork_may_fail() {
 #[test]
 fn unknown_instructions_are_named() {
     let bench = bench();
-    // AVX-512, which no guest sees.
+    // AVX-512, which guests see only if that is asked for.
     let source = "int main(void) { __asm__(\"vpxord %zmm0, %zmm0, %zmm0\"); return 0; }";
     bench.cc(source, &["-o", "program"]);
     let recorded = bench.refrain(["record", "-q", "-o", "a.refrain", "--", "./program"]);
-    recorded.fails(125, &["instruction vpxord", "use a build for that"]);
+    recorded.fails(125, &["instruction vpxord", "use a build for that", "--cpu v4"]);
     bench.refrain(["replay", "a.refrain"]).succeeds();
 }
 

@@ -1,5 +1,6 @@
 //! The architectural state of one guest thread.
 
+use crate::processor::{Feature, Processor};
 use crate::same_epoch::EpochWords;
 
 /// User-mode registers of a guest thread, as they are between two instructions.
@@ -30,6 +31,8 @@ pub struct Context {
     pub high: [[u64; 2]; 16],
     /// 0 only if all of `high` is zero. Who writes there sets it.
     pub high_in_use: u64,
+    /// What AVX-512 has beyond that, on a processor with AVX-512.
+    pub wide: Option<Box<Wide>>,
     /// Instructions retired, or their cost, as [`crate::EngineConfig::count`] says.
     pub retired: u64,
     /// At so many the thread exits, if it is at a place for it ([`crate::EngineConfig::places`]).
@@ -46,6 +49,18 @@ pub struct Context {
     pub seen: SeenWords,
     /// Likewise ([`crate::SameEpoch`]).
     pub same_epoch: EpochWords,
+}
+
+/// The registers of AVX-512, without what AVX has of them.
+#[repr(C, align(64))]
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Wide {
+    /// The mask registers, k0 to k7.
+    pub masks: [u64; 8],
+    /// The upper halves of zmm0 to zmm15.
+    pub upper: [[u64; 4]; 16],
+    /// zmm16 to zmm31.
+    pub more: [[u64; 8]; 16],
 }
 
 /// How a thread reads and writes the notes of [`crate::Seen`]. With all zero, nothing is logged.
@@ -102,6 +117,7 @@ impl Default for Context {
             xmm: [[0; 2]; 16],
             high: [[0; 2]; 16],
             high_in_use: 0,
+            wide: None,
             retired: 0,
             leave_at: u64::MAX,
             translating: Translating::default(),
@@ -120,6 +136,20 @@ impl Context {
         self.high_in_use = u64::from(high != [[0; 2]; 16]);
     }
 
+    /// Gives all vector registers and mask registers the values that a program or a handler finds.
+    pub(crate) fn reset_vectors(&mut self) {
+        let fresh = Context::default();
+        self.xmm = fresh.xmm;
+        self.set_high(fresh.high);
+        self.wide = self.wide.as_ref().map(|_| Box::default());
+    }
+
+    /// As the first program of a recording finds it on this processor.
+    pub(crate) fn at_start(processor: Processor, entry: &refrain_trace::Entry) -> Context {
+        let wide = processor.has(Feature::Avx512F).then(Box::default);
+        Context { wide, ..Context::default() }.at_entry(entry)
+    }
+
     /// As a program finds it that begins there. What is counted goes on.
     pub(crate) fn at_entry(&self, entry: &refrain_trace::Entry) -> Context {
         let mut context = Context {
@@ -129,6 +159,7 @@ impl Context {
             access_limit: self.access_limit,
             seen: self.seen,
             same_epoch: self.same_epoch,
+            wide: self.wide.as_ref().map(|_| Box::default()),
             ..Context::default()
         };
         context.rip = entry.rip;

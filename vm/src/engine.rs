@@ -52,7 +52,8 @@ pub struct EngineConfig {
     /// has the value already.
     pub compared: Arc<BTreeSet<u64>>,
     /// The guest's processor: other instructions than its own are not executed. Those of its
-    /// features that this machine lacks cannot be.
+    /// features that this machine lacks cannot be. If it has AVX-512, threads' contexts have
+    /// [`Context::wide`].
     pub processor: Processor,
     /// In a replay: addresses of the plain loads and stores that the recording watched. Exactly
     /// these are watched.

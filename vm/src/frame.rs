@@ -6,8 +6,10 @@
 //! processor without AVX, and with an `xsave` area (not compacted) on one with it.
 
 use crate::context::{Context, reg::*};
+use crate::cpuid;
 use crate::host::{self, Guest};
 use crate::processor::{Feature, Processor};
+use crate::xsave::{self, SSE, X87};
 
 /// `siginfo_t`.
 pub(crate) type Info = [u8; 128];
@@ -110,9 +112,6 @@ mod at {
     pub(super) const SOFTWARE: usize = 464;
     /// In the `xsave` area: which components are not in their initial state.
     pub(super) const COMPONENTS: usize = 512;
-    pub(super) const HIGH: usize = 576;
-    /// End of the `xsave` area, where the second magic is.
-    pub(super) const END_OF_AREA: usize = 832;
 }
 
 /// The order of general registers in `struct sigcontext`.
@@ -134,11 +133,6 @@ const CONTEXT_FLAGS: u64 = 6;
 const XSTATE: u64 = 1;
 /// `FP_XSTATE_MAGIC1` and `FP_XSTATE_MAGIC2`.
 const MAGIC: [u32; 2] = [0x4650_5853, 0x4650_5845];
-/// The components of an `xsave` area.
-const X87: u64 = 1;
-const SSE: u64 = 2;
-const AVX: u64 = 4;
-
 /// Builds the frame for a handler that is about to run.
 pub(crate) fn build(context: &Context, delivery: &Delivery<'_>) -> Frame {
     let sp = context.gpr[RSP];
@@ -150,7 +144,11 @@ pub(crate) fn build(context: &Context, delivery: &Delivery<'_>) -> Frame {
         sp.wrapping_sub(RED_ZONE)
     };
     let avx = delivery.processor.has(Feature::Avx);
-    let fp_size = if avx { (at::END_OF_AREA + MAGIC_SIZE) as u64 } else { FX_SAVE as u64 };
+    let components = cpuid::xcr0(delivery.processor);
+    let fp_size = match avx {
+        true => (xsave::size(components) + MAGIC_SIZE) as u64,
+        false => FX_SAVE as u64,
+    };
     let fp_state = top.wrapping_sub(fp_size) & !63;
     let address = (fp_state.wrapping_sub(at::END) & !15).wrapping_sub(8);
 
@@ -181,28 +179,27 @@ pub(crate) fn build(context: &Context, delivery: &Delivery<'_>) -> Frame {
     let area = (fp_state - address) as usize;
     bytes[area..area + FX_SAVE].copy_from_slice(&fp_image(context));
     if avx {
-        extend(&mut bytes[area..], context);
+        extend(&mut bytes[area..], components, context);
     }
     Frame { address, bytes }
 }
 
 const MAGIC_SIZE: usize = 4;
 
-/// Makes the `xsave` area of what begins as an `fxsave` area, and marks it as the kernel does.
-fn extend(area: &mut [u8], context: &Context) {
+/// Makes the `xsave` area of what begins as an `fxsave` area, and marks it as the kernel does. The second
+/// magic lies behind the area.
+fn extend(area: &mut [u8], components: u64, context: &Context) {
     let mut put = |offset: usize, bytes: &[u8]| {
         area[offset..offset + bytes.len()].copy_from_slice(bytes);
     };
-    let size = at::END_OF_AREA as u32;
+    let size = xsave::size(components);
     put(at::SOFTWARE, &MAGIC[0].to_le_bytes());
-    put(at::SOFTWARE + 4, &(size + MAGIC_SIZE as u32).to_le_bytes());
-    put(at::SOFTWARE + 8, &(X87 | SSE | AVX).to_le_bytes());
-    put(at::SOFTWARE + 16, &size.to_le_bytes());
-    put(at::COMPONENTS, &(X87 | SSE | AVX).to_le_bytes());
-    for (word, value) in context.high.iter().flatten().enumerate() {
-        put(at::HIGH + 8 * word, &value.to_le_bytes());
-    }
-    put(at::END_OF_AREA, &MAGIC[1].to_le_bytes());
+    put(at::SOFTWARE + 4, &((size + MAGIC_SIZE) as u32).to_le_bytes());
+    put(at::SOFTWARE + 8, &components.to_le_bytes());
+    put(at::SOFTWARE + 16, &(size as u32).to_le_bytes());
+    put(at::COMPONENTS, &components.to_le_bytes());
+    put(size, &MAGIC[1].to_le_bytes());
+    xsave::save(area, components, context);
 }
 
 /// Floating-point state as `fxsave` stores it. Where the last instruction and operand lay is
@@ -232,9 +229,8 @@ pub(crate) fn enter(context: &mut Context, address: u64, handler: u64, signal: u
     context.rip = handler;
     let direction = 1 << 10;
     context.rflags &= !direction;
-    let fresh = Context::default();
-    (context.xmm, context.mxcsr) = (fresh.xmm, fresh.mxcsr);
-    context.set_high(fresh.high);
+    context.mxcsr = Context::default().mxcsr;
+    context.reset_vectors();
     host::fp_reset();
 }
 
@@ -248,7 +244,7 @@ pub(crate) struct Left {
 
 /// `rt_sigreturn`: the registers from the frame below the stack pointer. `None` if there is no
 /// frame; the kernel would end the process.
-pub(crate) fn leave(context: &mut Context) -> Option<Left> {
+pub(crate) fn leave(context: &mut Context, processor: Processor) -> Option<Left> {
     let address = context.gpr[RSP].wrapping_sub(8);
     let bytes = Guest.read(address, at::END as usize)?;
     let word = |offset: u64| {
@@ -257,7 +253,7 @@ pub(crate) fn leave(context: &mut Context) -> Option<Left> {
     };
     let fp_state = match word(at::FP_STATE) {
         0 => None,
-        area => Some((Guest.read(area, FX_SAVE)?, extended(area))),
+        area => Some((Guest.read(area, FX_SAVE)?, extended(area, cpuid::xcr0(processor)))),
     };
     for (slot, register) in ORDER.into_iter().enumerate() {
         context.gpr[register] = word(at::REGISTERS + 8 * slot as u64);
@@ -266,7 +262,7 @@ pub(crate) fn leave(context: &mut Context) -> Option<Left> {
     context.rflags = flags_of(word(at::FLAGS));
     if let Some((legacy, extended)) = fp_state {
         let legacy = legacy.as_slice().try_into().expect("as many bytes as were asked for");
-        restore_fp(context, legacy, extended.as_deref());
+        restore_fp(context, legacy, extended.as_ref());
     }
     let stack = [0, 8, 16].map(|offset| word(at::STACK + offset));
     let stack = AltStack::from_words(stack);
@@ -278,43 +274,44 @@ pub(crate) fn flags_of(word: u64) -> u64 {
     word & FLAGS | ALWAYS
 }
 
-/// The floating-point state at `address` with its extension, if it is marked as having one.
-fn extended(address: u64) -> Option<Vec<u8>> {
-    let area = Guest.read(address, at::END_OF_AREA + MAGIC_SIZE)?;
+/// The floating-point state at `address` with its extension, if it is marked as having one for these
+/// components.
+fn extended(address: u64, components: u64) -> Option<Extended> {
+    let size = xsave::size(components);
+    let area = Guest.read(address, size + MAGIC_SIZE)?;
     let word =
         |start: usize| u32::from_le_bytes(area[start..start + 4].try_into().expect("four bytes"));
     let marked = word(at::SOFTWARE) == MAGIC[0]
-        && word(at::SOFTWARE + 16) == at::END_OF_AREA as u32
-        && word(at::END_OF_AREA) == MAGIC[1];
-    marked.then_some(area)
+        && word(at::SOFTWARE + 16) == size as u32
+        && word(size) == MAGIC[1];
+    marked.then_some(Extended { components, area })
+}
+
+/// An `xsave` area with room for these components.
+struct Extended {
+    components: u64,
+    area: Vec<u8>,
 }
 
 /// Brings back the state from a legacy image, and from the extended one that it begins, if there
 /// is one. Components that it says to be in their initial state are so afterwards.
-fn restore_fp(context: &mut Context, image: &[u8; FX_SAVE], extended: Option<&[u8]>) {
+fn restore_fp(context: &mut Context, image: &[u8; FX_SAVE], extended: Option<&Extended>) {
     /// Bits of mxcsr that every processor has; loading others would fault.
     const MXCSR: u32 = 0xffff;
-    let word =
-        |start: usize| u64::from_le_bytes(image[start..start + 8].try_into().expect("eight bytes"));
-    context.mxcsr = word(at::MXCSR) as u32 & MXCSR;
-    for (i, register) in context.xmm.iter_mut().enumerate() {
-        *register = [word(at::XMM + 16 * i), word(at::XMM + 16 * i + 8)];
-    }
-    let in_extension = |start: usize| {
-        extended.map_or(0, |area| {
-            u64::from_le_bytes(area[start..start + 8].try_into().expect("eight bytes"))
-        })
+    let word = |bytes: &[u8], start: usize| {
+        u64::from_le_bytes(bytes[start..start + 8].try_into().expect("eight bytes"))
     };
-    let components = extended.map_or(X87 | SSE, |_| in_extension(at::COMPONENTS));
-    let mut high = [[0; 2]; 16];
-    if components & AVX != 0 {
-        for (i, half) in high.iter_mut().flatten().enumerate() {
-            *half = in_extension(at::HIGH + 8 * i);
-        }
+    context.reset_vectors();
+    context.mxcsr = word(image, at::MXCSR) as u32 & MXCSR;
+    let mut components = X87 | SSE;
+    if let Some(Extended { components: all, area }) = extended {
+        components = word(area, at::COMPONENTS);
+        xsave::load(area, *all, components, context);
     }
-    context.set_high(high);
-    if components & SSE == 0 {
-        context.xmm = Context::default().xmm;
+    if components & SSE != 0 {
+        for (i, register) in context.xmm.iter_mut().enumerate() {
+            *register = [word(image, at::XMM + 16 * i), word(image, at::XMM + 16 * i + 8)];
+        }
     }
     match components & X87 {
         0 => host::fp_reset(),
@@ -325,6 +322,7 @@ fn restore_fp(context: &mut Context, image: &[u8; FX_SAVE], extended: Option<&[u
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Wide;
 
     #[test]
     fn what_a_frame_keeps_its_return_brings_back() {
@@ -341,12 +339,15 @@ mod tests {
         let mut high = context.high;
         high[9] = [5, 6];
         context.set_high(high);
+        let mut wide = Wide::default();
+        (wide.masks[1], wide.upper[15][3], wide.more[2][7]) = (7, 8, 9);
+        context.wide = Some(Box::new(wide));
         let delivery = Delivery {
             info: &[7; 128],
             action: [0x4000, 0, 0x5000, 0],
             mask: 0xff00,
             stack: AltStack::default(),
-            processor: [Feature::Avx].into_iter().collect(),
+            processor: [Feature::Avx, Feature::Avx512F].into_iter().collect(),
             exception: Exception { vector: 14, error: 6, address: 0x7000 },
             executes_again: true,
         };
@@ -362,24 +363,27 @@ mod tests {
         enter(&mut context, frame.address, 0x4000, 10);
         assert_eq!((context.rip, context.gpr[RDI], context.mxcsr), (0x4000, 10, 0x1f80));
         assert_eq!((context.high, context.high_in_use), ([[0; 2]; 16], 0));
+        assert_eq!(context.wide, Some(Box::default()));
         let info = Guest.read(context.gpr[RSI], 128).expect("is in the frame");
         assert_eq!(info, [7; 128]);
         assert_eq!(Guest.word(context.gpr[RSP]), Some(0x5000), "the restorer is returned to");
 
         context.gpr[RSP] += 8;
-        let left = leave(&mut context).expect("the frame is still there");
+        let left = leave(&mut context, delivery.processor).expect("the frame is still there");
         assert_eq!((left.address, left.mask), (frame.address, 0xff00));
         assert_eq!(context.gpr, before.gpr);
         assert_eq!((context.rip, context.rflags), (before.rip, before.rflags));
         assert_eq!((context.xmm, context.mxcsr), (before.xmm, before.mxcsr));
         assert_eq!((context.high, context.high_in_use), (before.high, 1));
+        assert_eq!(context.wide, before.wide);
 
         // A handler may have cleared the mark, or the component.
         let area = Guest.word(frame.address + at::FP_STATE).expect("the frame is still there");
         assert!(Guest.write(area + at::COMPONENTS as u64, &(X87 | SSE).to_le_bytes()));
         context.gpr[RSP] = frame.address + 8;
-        leave(&mut context).expect("the frame is still there");
+        leave(&mut context, delivery.processor).expect("the frame is still there");
         assert_eq!((context.xmm, context.high), (before.xmm, [[0; 2]; 16]));
+        assert_eq!(context.wide, Some(Box::default()));
         drop(stack);
     }
 

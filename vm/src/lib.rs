@@ -49,11 +49,12 @@ mod seen;
 mod slots;
 mod state_area;
 mod syscall;
+mod xsave;
 mod zeroed;
 
 pub use attempts::{attempt, forbidden_calls};
 pub use barrier::Barrier;
-pub use context::{Context, SeenWords, Translating, reg};
+pub use context::{Context, SeenWords, Translating, Wide, reg};
 pub use cpuid::is_recorded;
 pub use digest::memory_digest;
 pub use engine::{

@@ -10,12 +10,8 @@ use crate::cpuid;
 use crate::engine::{Fault, StateArea};
 use crate::frame::{self, FX_SAVE};
 use crate::host::{self, Guest};
+use crate::xsave::{self, AVX, SSE, X87};
 use crate::{Context, Processor};
-
-/// The state components: x87, SSE, AVX.
-const X87: u64 = 1;
-const SSE: u64 = 2;
-const AVX: u64 = 4;
 
 /// Offsets in the area.
 mod at {
@@ -30,8 +26,6 @@ mod at {
     pub(super) const COMPONENTS: usize = 512;
     /// How the area is laid out: zero.
     pub(super) const LAYOUT: usize = 520;
-    pub(super) const HIGH: usize = 576;
-    pub(super) const END: usize = 832;
 }
 
 /// Executes the instruction behind which the thread is. With a fault, it is before it again.
@@ -61,8 +55,7 @@ fn read(address: u64, components: u64) -> Result<Vec<u8>, u64> {
     if !address.is_multiple_of(64) {
         return Err(NO_ADDRESS);
     }
-    let size = if components & AVX != 0 { at::END } else { at::HIGH };
-    Guest.read(address, size).ok_or(address)
+    Guest.read(address, xsave::size(components)).ok_or(address)
 }
 
 fn save(address: u64, components: u64, context: &Context) -> Result<(), u64> {
@@ -81,11 +74,7 @@ fn save(address: u64, components: u64, context: &Context) -> Result<(), u64> {
     for part in parts {
         area[part.clone()].copy_from_slice(&image[part]);
     }
-    if components & AVX != 0 {
-        for (at, half) in context.high.iter().flatten().enumerate() {
-            put(&mut area, at::HIGH + 8 * at, *half);
-        }
-    }
+    xsave::save(&mut area, components, context);
     let in_use = word(&area, at::COMPONENTS) | components;
     put(&mut area, at::COMPONENTS, in_use);
     if Guest.write(address, &area) { Ok(()) } else { Err(address) }
@@ -119,12 +108,7 @@ fn load(address: u64, components: u64, all: u64, context: &mut Context) -> Resul
             _ => registers(&area, at::XMM.start),
         };
     }
-    if components & AVX != 0 {
-        context.set_high(match in_use & AVX {
-            0 => fresh.high,
-            _ => registers(&area, at::HIGH),
-        });
-    }
+    xsave::load(&area, components, in_use, context);
     Ok(())
 }
 
@@ -143,16 +127,23 @@ fn put(area: &mut [u8], start: usize, value: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Wide;
     use crate::engine::Operand;
     use crate::processor::Feature;
+    use crate::xsave::AVX_512;
 
     #[repr(align(64))]
-    struct Memory([u8; 1024]);
+    struct Memory([u8; 4096]);
 
     fn context() -> Context {
         let mut context = Context::default();
         context.xmm = std::array::from_fn(|n| [n as u64, 7]);
         context.set_high(std::array::from_fn(|n| [9, n as u64]));
+        context.wide = Some(Box::new(Wide {
+            masks: std::array::from_fn(|n| 100 + n as u64),
+            upper: std::array::from_fn(|n| [200 + n as u64; 4]),
+            more: std::array::from_fn(|n| [300 + n as u64; 8]),
+        }));
         context.mxcsr = 0x1fa0;
         // The guest asks for all components, even those that no processor gives to guests.
         (context.gpr[RAX], context.gpr[RDX]) = (!0, !0);
@@ -169,34 +160,42 @@ mod tests {
     #[test]
     fn what_is_saved_is_loaded_and_nothing_behind_it_changes() {
         let avx: Processor = [Feature::Avx].into_iter().collect();
-        let mut memory = Memory([0; 1024]);
-        memory.0[at::END..].fill(0xaa);
-        let address = memory.0.as_mut_ptr() as u64;
-        let mut saved = context();
-        let save = area(&mut saved, address, false);
-        host::fp_reset();
-        execute(save, avx, &mut saved).expect("the area is there");
-        assert_eq!(word(&memory.0, at::COMPONENTS), X87 | SSE | AVX);
-        assert!(memory.0[at::END..].iter().all(|&byte| byte == 0xaa));
+        let avx_512 = avx.with([Feature::Avx512F].into_iter().collect());
+        for (processor, wide) in [(avx, 0), (avx_512, AVX_512)] {
+            let mut memory = Memory([0; 4096]);
+            let end = xsave::size(AVX | wide);
+            memory.0[end..].fill(0xaa);
+            let address = memory.0.as_mut_ptr() as u64;
+            let mut saved = context();
+            let save = area(&mut saved, address, false);
+            host::fp_reset();
+            execute(save, processor, &mut saved).expect("the area is there");
+            assert_eq!(word(&memory.0, at::COMPONENTS), X87 | SSE | AVX | wide);
+            assert!(memory.0[end..].iter().all(|&byte| byte == 0xaa));
 
-        let mut loaded = Context::default();
-        (loaded.gpr, loaded.rip) = (saved.gpr, saved.rip);
-        let load = area(&mut loaded, address, true);
-        execute(load, avx, &mut loaded).expect("it is what was saved");
-        assert_eq!((loaded.xmm, loaded.high), (saved.xmm, saved.high));
-        assert_eq!((loaded.mxcsr, loaded.high_in_use), (0x1fa0, 1));
+            let initial = Some(Box::default());
+            let mut loaded = Context::default();
+            loaded.wide.clone_from(&initial);
+            (loaded.gpr, loaded.rip) = (saved.gpr, saved.rip);
+            let load = area(&mut loaded, address, true);
+            execute(load, processor, &mut loaded).expect("it is what was saved");
+            assert_eq!((loaded.xmm, loaded.high), (saved.xmm, saved.high));
+            assert_eq!((loaded.mxcsr, loaded.high_in_use), (0x1fa0, 1));
+            assert_eq!(loaded.wide, if wide == 0 { initial.clone() } else { saved.wide.clone() });
 
-        // Without AVX in the mask its halves stay; what is not in use gets its initial value.
-        loaded.gpr[RAX] = X87 | SSE;
-        put(&mut memory.0, at::COMPONENTS, 0);
-        execute(load, avx, &mut loaded).expect("an area of initial state");
-        assert_eq!((loaded.xmm, loaded.high), (Context::default().xmm, saved.high));
+            // Without AVX in the mask its halves stay; what is not in use gets its initial value.
+            loaded.gpr[RAX] = X87 | SSE | wide;
+            put(&mut memory.0, at::COMPONENTS, 0);
+            execute(load, processor, &mut loaded).expect("an area of initial state");
+            assert_eq!((loaded.xmm, loaded.high), (Context::default().xmm, saved.high));
+            assert_eq!(loaded.wide, initial);
+        }
     }
 
     #[test]
     fn what_faults_has_changed_nothing() {
         let avx: Processor = [Feature::Avx].into_iter().collect();
-        let mut memory = Memory([0; 1024]);
+        let mut memory = Memory([0; 4096]);
         let address = memory.0.as_mut_ptr() as u64;
         let mut context = context();
         let before = context.xmm;

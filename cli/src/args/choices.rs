@@ -84,7 +84,12 @@ pub(super) fn atomics() -> impl TypedValueParser<Value = Atomics> {
 
 /// `--cpu`.
 pub(super) fn level() -> impl TypedValueParser<Value = Level> {
-    let values = &[(Level::V2, "x86-64-v2, without AVX"), (Level::V3, "x86-64-v3, with AVX2")];
+    let values = &[
+        (Level::V2, "x86-64-v2, without AVX"),
+        (Level::V3, "x86-64-v3, with AVX2"),
+        (Level::V4, "x86-64-v4, with the common part of AVX-512"),
+        (Level::Host, "All that this machine has of what a recorded program may have"),
+    ];
     Named(Level::name, values).parser()
 }
 

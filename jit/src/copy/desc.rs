@@ -154,18 +154,18 @@ impl Operand {
         let register =
             |register: Option<u8>| register.map_or(0, |register| u32::from(register) + 1);
         let size = u32::from(self.size);
-        let registers = register(self.bit_register) << 9 | register(self.found) << 14;
-        (size < 1 << 5).then_some(size | kind << 5 | u32::from(self.fs) << 8 | registers)
+        let registers = register(self.bit_register) << 11 | register(self.found) << 16;
+        (size < 1 << 7).then_some(size | kind << 7 | u32::from(self.fs) << 10 | registers)
     }
 
     fn of_bits(bits: u32) -> Operand {
         let register = |at: u32| (bits >> at & 0x1f).checked_sub(1).map(|register| register as u8);
         Operand {
-            size: (bits & 0x1f) as u8,
-            kind: KINDS[(bits >> 5 & 7) as usize % KINDS.len()],
-            fs: bits >> 8 & 1 != 0,
-            bit_register: register(9),
-            found: register(14),
+            size: (bits & 0x7f) as u8,
+            kind: KINDS[(bits >> 7 & 7) as usize % KINDS.len()],
+            fs: bits >> 10 & 1 != 0,
+            bit_register: register(11),
+            found: register(16),
         }
     }
 }

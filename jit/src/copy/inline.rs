@@ -25,11 +25,12 @@
 //! one that comes before the next event.
 
 use super::desc::{Desc, Kind, Strings};
-use super::state::{
-    ThreadState, halves, leave, load_halves, load_lower, store_halves, store_lower, test_halves,
+use super::state::{ThreadState, leave};
+use super::vectors::{
+    self, load_halves, load_lower, load_wide, store_halves, store_lower, store_wide, test_halves,
 };
 use refrain_vm::layout::PAGE;
-use refrain_vm::{LastMet, Met, OrderedAccess, Span};
+use refrain_vm::{Context, LastMet, Met, OrderedAccess, Span};
 use std::arch::naked_asm;
 use std::mem::offset_of;
 
@@ -65,8 +66,17 @@ pub(super) unsafe extern "sysv64" fn call_machine() {
         store_lower!("rsp", "0"),
         "mov gs:[{scratch}], rcx",
         "mov dword ptr [rsp + 0x200], 0",
-        "cmp dword ptr gs:[{halves}], {none}",
+        "cmp dword ptr gs:[{vectors}], {none}",
         "je 5f",
+        // The context has room for more: until the thread leaves translated code, what is there is old.
+        "cmp dword ptr gs:[{vectors}], {avx_512}",
+        "jne 8f",
+        "mov rax, gs:[{context}]",
+        "mov rax, [rax + {wide}]",
+        "test rax, rax",
+        "jz 8f",
+        store_wide!("rax"),
+        "8:",
         test_halves!("rsp", "0x100"),
         "jz 4f",
         store_halves!("rsp", "0x100"),
@@ -79,7 +89,7 @@ pub(super) unsafe extern "sysv64" fn call_machine() {
         "call {concerned}",
         "mov gs:[{entry}], rax",
         "mov rcx, rax",
-        "cmp dword ptr gs:[{halves}], {none}",
+        "cmp dword ptr gs:[{vectors}], {none}",
         "je 6f",
         // Whatever host code has left there.
         "vzeroupper",
@@ -89,6 +99,14 @@ pub(super) unsafe extern "sysv64" fn call_machine() {
         "je 7f",
         load_halves!("rsp", "0x100"),
         "7:",
+        "cmp dword ptr gs:[{vectors}], {avx_512}",
+        "jne 9f",
+        "mov rax, gs:[{context}]",
+        "mov rax, [rax + {wide}]",
+        "test rax, rax",
+        "jz 9f",
+        load_wide!("rax"),
+        "9:",
         "lea rsp, [rsp + 0x210]",
         "pop r11",
         "pop r10",
@@ -123,8 +141,11 @@ pub(super) unsafe extern "sysv64" fn call_machine() {
         scratch = const offset_of!(ThreadState, scratch),
         entry = const offset_of!(ThreadState, entry),
         rcx = const offset_of!(ThreadState, rcx),
-        halves = const offset_of!(ThreadState, halves),
-        none = const halves::NONE,
+        vectors = const offset_of!(ThreadState, vectors),
+        none = const vectors::NONE,
+        avx_512 = const vectors::AVX_512,
+        context = const offset_of!(ThreadState, context),
+        wide = const offset_of!(Context, wide),
         concerned = sym concerned,
         leave = sym leave,
     )

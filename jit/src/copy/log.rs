@@ -57,7 +57,7 @@ use refrain_vm::layout::NOTES;
 use refrain_vm::{EngineConfig, LeaveOut, reg};
 
 /// Room for those of an instruction that the executor logs.
-pub(super) const ALONE: usize = 32;
+pub(super) const ALONE: usize = 64;
 
 impl Translator {
     /// Whether accesses of such code are logged.

@@ -73,6 +73,7 @@ mod tests;
 mod text;
 mod translate;
 mod translator;
+mod vectors;
 mod watch;
 
 use crate::{fault, memory};

@@ -1,6 +1,9 @@
 //! What GS points to while a thread executes copied code, and the way in and out.
 
 use super::desc::{Desc, MAX_BLOCK};
+use super::vectors::{
+    self, load_halves, load_lower, load_wide, store_halves, store_lower, store_wide, test_halves,
+};
 use crate::fault::ThreadArea;
 use refrain_trace::Access;
 use refrain_vm::layout::PAGE;
@@ -14,165 +17,6 @@ use std::mem::offset_of;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU64};
-
-/// Whether there are upper halves of the AVX registers to keep where guest and host code meet.
-///
-/// Host code uses them: libraries that it calls do. So they are the guest's only while translated
-/// code runs, and are saved before host code is called, and loaded after it. Mostly they are zero:
-/// compilers and the C library leave them in their initial state (`vzeroupper`) where functions
-/// return. To look takes a quarter of the time that it takes to ask the processor (`xgetbv` with
-/// ecx = 1, 13 ns on an AMD EPYC). Host code is entered with them in that state, since they would slow
-/// it down.
-pub(super) mod halves {
-    use refrain_vm::{Feature, Processor};
-
-    /// The guest has no AVX; its registers are left alone.
-    pub(in super::super) const NONE: u32 = 0;
-    /// They are saved and loaded if they are not zero.
-    pub(in super::super) const AVX: u32 = 1;
-
-    /// What a guest with this processor needs, on this machine.
-    pub(super) fn of(guest: Processor) -> u32 {
-        if guest.and(Processor::host()).has(Feature::Avx) { AVX } else { NONE }
-    }
-}
-
-/// Assembly: sets the zero flag if all upper halves are zero. Those of the first two registers are
-/// stored to `[$base + $at]`, and the registers used; the others stay.
-macro_rules! test_halves {
-    ($base:literal, $at:literal) => {
-        concat!(
-            store_halves!(@one $base, $at, "0", "0x00"),
-            store_halves!(@one $base, $at, "1", "0x10"),
-            "vorps ymm0, ymm0, ymm2\n",
-            "vorps ymm1, ymm1, ymm3\n",
-            "vorps ymm0, ymm0, ymm4\n",
-            "vorps ymm1, ymm1, ymm5\n",
-            "vorps ymm0, ymm0, ymm6\n",
-            "vorps ymm1, ymm1, ymm7\n",
-            "vorps ymm0, ymm0, ymm8\n",
-            "vorps ymm1, ymm1, ymm9\n",
-            "vorps ymm0, ymm0, ymm10\n",
-            "vorps ymm1, ymm1, ymm11\n",
-            "vorps ymm0, ymm0, ymm12\n",
-            "vorps ymm1, ymm1, ymm13\n",
-            "vorps ymm0, ymm0, ymm14\n",
-            "vorps ymm1, ymm1, ymm15\n",
-            "vorps ymm0, ymm0, ymm1\n",
-            "vextractf128 xmm0, ymm0, 1\n",
-            "vptest xmm0, xmm0",
-        )
-    };
-}
-
-/// Assembly: after [`test_halves`], stores the other upper halves to `[$base + $at]`.
-macro_rules! store_halves {
-    ($base:literal, $at:literal) => {
-        concat!(
-            store_halves!(@one $base, $at, "2", "0x20"),
-            store_halves!(@one $base, $at, "3", "0x30"),
-            store_halves!(@one $base, $at, "4", "0x40"),
-            store_halves!(@one $base, $at, "5", "0x50"),
-            store_halves!(@one $base, $at, "6", "0x60"),
-            store_halves!(@one $base, $at, "7", "0x70"),
-            store_halves!(@one $base, $at, "8", "0x80"),
-            store_halves!(@one $base, $at, "9", "0x90"),
-            store_halves!(@one $base, $at, "10", "0xa0"),
-            store_halves!(@one $base, $at, "11", "0xb0"),
-            store_halves!(@one $base, $at, "12", "0xc0"),
-            store_halves!(@one $base, $at, "13", "0xd0"),
-            store_halves!(@one $base, $at, "14", "0xe0"),
-            store_halves!(@one $base, $at, "15", "0xf0"),
-        )
-    };
-    (@one $base:literal, $at:literal, $n:literal, $offset:literal) => {
-        concat!("vextractf128 [", $base, " + ", $at, " + ", $offset, "], ymm", $n, ", 1\n")
-    };
-}
-
-/// Assembly: loads the upper halves from `[$base + $at]`; the lower ones stay.
-macro_rules! load_halves {
-    ($base:literal, $at:literal) => {
-        concat!(
-            load_halves!(@one $base, $at, "0", "0x00"),
-            load_halves!(@one $base, $at, "1", "0x10"),
-            load_halves!(@one $base, $at, "2", "0x20"),
-            load_halves!(@one $base, $at, "3", "0x30"),
-            load_halves!(@one $base, $at, "4", "0x40"),
-            load_halves!(@one $base, $at, "5", "0x50"),
-            load_halves!(@one $base, $at, "6", "0x60"),
-            load_halves!(@one $base, $at, "7", "0x70"),
-            load_halves!(@one $base, $at, "8", "0x80"),
-            load_halves!(@one $base, $at, "9", "0x90"),
-            load_halves!(@one $base, $at, "10", "0xa0"),
-            load_halves!(@one $base, $at, "11", "0xb0"),
-            load_halves!(@one $base, $at, "12", "0xc0"),
-            load_halves!(@one $base, $at, "13", "0xd0"),
-            load_halves!(@one $base, $at, "14", "0xe0"),
-            load_halves!(@one $base, $at, "15", "0xf0"),
-        )
-    };
-    (@one $base:literal, $at:literal, $n:literal, $offset:literal) => {
-        concat!(
-            "vinsertf128 ymm", $n, ", ymm", $n, ", [", $base, " + ", $at, " + ", $offset, "], 1\n"
-        )
-    };
-}
-/// Assembly: stores the lower halves of the vector registers to `[$base + $at]`, which is aligned.
-macro_rules! store_lower {
-    ($base:literal, $at:literal) => {
-        concat!(
-            store_lower!(@one $base, $at, "0", "0x00"),
-            store_lower!(@one $base, $at, "1", "0x10"),
-            store_lower!(@one $base, $at, "2", "0x20"),
-            store_lower!(@one $base, $at, "3", "0x30"),
-            store_lower!(@one $base, $at, "4", "0x40"),
-            store_lower!(@one $base, $at, "5", "0x50"),
-            store_lower!(@one $base, $at, "6", "0x60"),
-            store_lower!(@one $base, $at, "7", "0x70"),
-            store_lower!(@one $base, $at, "8", "0x80"),
-            store_lower!(@one $base, $at, "9", "0x90"),
-            store_lower!(@one $base, $at, "10", "0xa0"),
-            store_lower!(@one $base, $at, "11", "0xb0"),
-            store_lower!(@one $base, $at, "12", "0xc0"),
-            store_lower!(@one $base, $at, "13", "0xd0"),
-            store_lower!(@one $base, $at, "14", "0xe0"),
-            store_lower!(@one $base, $at, "15", "0xf0"),
-        )
-    };
-    (@one $base:literal, $at:literal, $n:literal, $offset:literal) => {
-        concat!("movaps [", $base, " + ", $at, " + ", $offset, "], xmm", $n, "\n")
-    };
-}
-
-/// Assembly: loads the lower halves from `[$base + $at]`, which is aligned; the upper ones stay.
-macro_rules! load_lower {
-    ($base:literal, $at:literal) => {
-        concat!(
-            load_lower!(@one $base, $at, "0", "0x00"),
-            load_lower!(@one $base, $at, "1", "0x10"),
-            load_lower!(@one $base, $at, "2", "0x20"),
-            load_lower!(@one $base, $at, "3", "0x30"),
-            load_lower!(@one $base, $at, "4", "0x40"),
-            load_lower!(@one $base, $at, "5", "0x50"),
-            load_lower!(@one $base, $at, "6", "0x60"),
-            load_lower!(@one $base, $at, "7", "0x70"),
-            load_lower!(@one $base, $at, "8", "0x80"),
-            load_lower!(@one $base, $at, "9", "0x90"),
-            load_lower!(@one $base, $at, "10", "0xa0"),
-            load_lower!(@one $base, $at, "11", "0xb0"),
-            load_lower!(@one $base, $at, "12", "0xc0"),
-            load_lower!(@one $base, $at, "13", "0xd0"),
-            load_lower!(@one $base, $at, "14", "0xe0"),
-            load_lower!(@one $base, $at, "15", "0xf0"),
-        )
-    };
-    (@one $base:literal, $at:literal, $n:literal, $offset:literal) => {
-        concat!("movaps xmm", $n, ", [", $base, " + ", $at, " + ", $offset, "]\n")
-    };
-}
-
-pub(super) use {load_halves, load_lower, store_halves, store_lower, test_halves};
 
 /// Per-thread state that copied code reaches through GS.
 #[repr(C, align(64))]
@@ -237,8 +81,8 @@ pub(super) struct ThreadState {
     pub(super) minus_innermost: u64,
     /// The host's mxcsr: the default one.
     pub(super) host_mxcsr: u32,
-    /// One of [`halves`].
-    pub(super) halves: u32,
+    /// Which vector registers are kept: one of [`vectors`]' constants.
+    pub(super) vectors: u32,
     /// Stands for a fault, as the reason of an exit.
     pub(super) fault: Desc,
 }
@@ -293,7 +137,7 @@ impl ThreadState {
                 minus_called: 0,
                 minus_innermost: 0,
                 host_mxcsr: 0x1f80,
-                halves: halves::of(processor),
+                vectors: vectors::kept(processor),
                 fault: Desc::faulted(),
             },
         )
@@ -461,18 +305,25 @@ pub(super) unsafe extern "sysv64" fn enter(state: *mut ThreadState) {
         "mov rax, [rcx + {fs_base}]",
         "wrfsbase rax",
         "ldmxcsr [rcx + {guest_mxcsr}]",
-        "cmp dword ptr [rdi + {halves}], {none}",
+        "cmp dword ptr [rdi + {vectors}], {none}",
         "je 4f",
         // Whatever host code has left there.
         "vzeroupper",
         "4:",
         load_lower!("rcx", "{xmm}"),
-        "cmp dword ptr [rdi + {halves}], {none}",
+        "cmp dword ptr [rdi + {vectors}], {none}",
         "je 5f",
         "cmp qword ptr [rcx + {high_in_use}], 0",
         "je 5f",
         load_halves!("rcx", "{high}"),
         "5:",
+        "cmp dword ptr [rdi + {vectors}], {avx_512}",
+        "jne 6f",
+        "mov rax, [rcx + {wide}]",
+        "test rax, rax",
+        "jz 6f",
+        load_wide!("rax"),
+        "6:",
         // Flags: DF, then OF by an addition, the others by sahf. popf would be slow.
         "mov rax, [rcx + {rflags}]",
         "bt eax, 10",
@@ -505,8 +356,10 @@ pub(super) unsafe extern "sysv64" fn enter(state: *mut ThreadState) {
         in_guest = const offset_of!(ThreadState, area.in_guest),
         context = const offset_of!(ThreadState, context),
         entry = const offset_of!(ThreadState, entry),
-        halves = const offset_of!(ThreadState, halves),
-        none = const halves::NONE,
+        vectors = const offset_of!(ThreadState, vectors),
+        none = const vectors::NONE,
+        avx_512 = const vectors::AVX_512,
+        wide = const offset_of!(Context, wide),
         high = const offset_of!(Context, high),
         high_in_use = const offset_of!(Context, high_in_use),
         fs_base = const offset_of!(Context, fs_base),
@@ -666,8 +519,15 @@ unsafe extern "sysv64" fn save() {
         store_lower!("rcx", "{xmm}"),
         "stmxcsr [rcx + {mxcsr}]",
         "ldmxcsr gs:[{host_mxcsr}]",
-        "cmp dword ptr gs:[{halves}], {none}",
+        "cmp dword ptr gs:[{vectors}], {none}",
         "je 5f",
+        "cmp dword ptr gs:[{vectors}], {avx_512}",
+        "jne 8f",
+        "mov rax, [rcx + {wide}]",
+        "test rax, rax",
+        "jz 8f",
+        store_wide!("rax"),
+        "8:",
         test_halves!("rcx", "{high}"),
         "jnz 3f",
         // What the context has is zero too, unless it says otherwise.
@@ -695,9 +555,11 @@ unsafe extern "sysv64" fn save() {
         host_fs = const offset_of!(ThreadState, area.host_fs),
         in_guest = const offset_of!(ThreadState, area.in_guest),
         host_mxcsr = const offset_of!(ThreadState, host_mxcsr),
-        halves = const offset_of!(ThreadState, halves),
+        vectors = const offset_of!(ThreadState, vectors),
         alignment_check = const ALIGNMENT_CHECK,
-        none = const halves::NONE,
+        none = const vectors::NONE,
+        avx_512 = const vectors::AVX_512,
+        wide = const offset_of!(Context, wide),
         high = const offset_of!(Context, high),
         high_in_use = const offset_of!(Context, high_in_use),
         mxcsr = const offset_of!(Context, mxcsr),

@@ -292,7 +292,8 @@ impl Body<'_> {
         for (i, &live) in instructions.iter().zip(live) {
             let lifted = Lifter::lifts(i);
             let alone = is_repeated(i) && (self.l.watch.accesses || self.weighs());
-            let batch = if lifted { None } else { Batch::new(i, &mut self.factory) };
+            let batch =
+                if lifted { None } else { Batch::new(i, self.graph.processor, &mut self.factory) };
             if let (Some((pending, behind)), Some(batch), false) = (&mut pending, &batch, alone)
                 && pending.join(batch, self.l.watch.accesses)
             {

@@ -125,9 +125,12 @@ impl CraneliftCpu {
         }
     }
 
-    fn load(&mut self, context: &Context) {
+    /// Puts the context into the frame. What it has of AVX-512 is lent until [`Self::store`].
+    fn load(&mut self, context: &mut Context) {
         let frame = self.frame();
+        let wide = context.wide.take();
         frame.context = context.clone();
+        frame.context.wide = wide;
         // Translated code does not say so where it writes there.
         frame.context.high_in_use = 1;
         frame.lazy_tag = 0;
@@ -138,7 +141,9 @@ impl CraneliftCpu {
     fn store(&mut self, context: &mut Context) {
         let frame = self.frame();
         frame.settle_flags();
+        let wide = frame.context.wide.take();
         *context = frame.context.clone();
+        context.wide = wide;
     }
 
     /// The fault that ended translated code, if one did; `rip` is where it was.
@@ -207,6 +212,7 @@ impl CraneliftCpu {
         self.enter(self.shared.routines.step, thunk.host);
         if let Some(fault) = self.fault() {
             // Nothing of a faulting instruction's effects counts, and none reached the frame.
+            context.wide = self.frame().context.wide.take();
             return Some(fault);
         }
         let frame = self.frame();
@@ -430,7 +436,7 @@ impl Shared {
 
     fn step_thunk(&self, pc: u64, operand: Operand) -> Option<Step> {
         let i = self.graph.instruction(pc)?;
-        let batch = Batch::new(i, &mut InstructionInfoFactory::new())?;
+        let batch = Batch::new(i, self.graph.processor, &mut InstructionInfoFactory::new())?;
         if operand == Operand::Detail && !fits_register(i) {
             return None;
         }

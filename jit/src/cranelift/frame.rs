@@ -138,6 +138,7 @@ pub(super) const ID: u64 = 1 << 21;
 
 pub(super) const OFF_RIP: i32 = offset_of!(Frame, context.rip) as i32;
 pub(super) const OFF_RFLAGS: i32 = offset_of!(Frame, context.rflags) as i32;
+pub(super) const OFF_WIDE: i32 = offset_of!(Frame, context.wide) as i32;
 pub(super) const OFF_FS_BASE: i32 = offset_of!(Frame, context.fs_base) as i32;
 pub(super) const OFF_MXCSR: i32 = offset_of!(Frame, context.mxcsr) as i32;
 pub(super) const OFF_LIMIT: i32 = offset_of!(Frame, context.access_limit) as i32;

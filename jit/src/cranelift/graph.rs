@@ -109,6 +109,8 @@ pub(super) struct Graph {
     pub(super) indirect_flags: u8,
     /// Stores that are logged as reads where they change nothing.
     pub(super) compared: BTreeSet<u64>,
+    /// The guest's.
+    pub(super) processor: Processor,
 }
 
 /// What decides where blocks are cut.
@@ -150,6 +152,7 @@ impl Graph {
             table,
             indirect_flags: 0,
             compared: cuts.compared.clone(),
+            processor: cuts.processor,
         };
         let mut factory = InstructionInfoFactory::new();
         for &pc in &leaders {
@@ -477,7 +480,8 @@ fn ending(i: &Instruction, cuts: Cuts<'_>) -> Option<Term> {
     match i.flow_control() {
         FlowControl::Next => {
             let alone = site_of(i, cuts).is_some();
-            let cannot = alone && Batch::new(i, &mut InstructionInfoFactory::new()).is_none();
+            let cannot = alone
+                && Batch::new(i, cuts.processor, &mut InstructionInfoFactory::new()).is_none();
             let refused = unsupported(i, cuts.processor).or_else(|| cannot.then(|| name(i)));
             refused.map(Term::Unsupported)
         }

@@ -37,6 +37,7 @@ mod routines;
 mod table;
 mod thunk;
 mod vars;
+mod wide;
 
 use compile::{Compiler, RegionCode, Setting};
 use cpu::CraneliftCpu;

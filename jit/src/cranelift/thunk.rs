@@ -7,19 +7,21 @@
 
 use super::frame::{self, off_gpr, off_high, off_xmm};
 use super::vars::{self, Effects, HIGH, VarSet, XMM};
+use super::wide::{self, WideSet};
 use crate::lanes;
 use crate::moved::operand_at;
 use iced_x86::{
-    Code, Encoder, EncodingKind, Instruction, InstructionInfoFactory, MemoryOperand, Mnemonic,
-    OpKind, Register,
+    Code, Encoder, Instruction, InstructionInfoFactory, MemoryOperand, Mnemonic, OpKind, Register,
 };
 use refrain_vm::reg::RSP;
+use refrain_vm::{Feature, Processor};
 
 /// Neighbouring instructions for one thunk.
 #[derive(Clone, Debug)]
 pub(super) struct Batch {
     instructions: Vec<Instruction>,
     effects: Effects,
+    wide: WideSet,
     operand: Operand,
 }
 
@@ -53,11 +55,16 @@ pub(super) struct FlagUse {
 }
 
 impl Batch {
-    /// A batch of one instruction; `None` if it cannot run in a thunk.
-    pub(super) fn new(i: &Instruction, factory: &mut InstructionInfoFactory) -> Option<Batch> {
+    /// A batch of one instruction for a guest with this processor; `None` if it cannot run in a thunk.
+    pub(super) fn new(
+        i: &Instruction,
+        processor: Processor,
+        factory: &mut InstructionInfoFactory,
+    ) -> Option<Batch> {
         let batch = Batch {
             instructions: vec![*i],
             effects: vars::effects(factory, i),
+            wide: wide::used(i, processor.has(Feature::Avx512F), factory),
             operand: Operand::Own,
         };
         batch.encode(batch.flag_use()).is_some().then_some(batch)
@@ -80,6 +87,7 @@ impl Batch {
         }
         self.instructions.extend_from_slice(&other.instructions);
         self.effects = effects;
+        self.wide = self.wide.or(other.wide);
         true
     }
 
@@ -129,6 +137,7 @@ impl Batch {
             Operand::AtDetail => free.next()?,
             _ => Register::None,
         };
+        let wide = if self.wide.is_empty() { Register::None } else { free.next()? };
         let mut out = Out { encoder: Encoder::new(64), at: 0, map: Vec::new() };
         let strings = self.instructions.iter().any(Instruction::is_string_instruction);
         self.load_flags(&mut out, flags.load, strings)?;
@@ -151,6 +160,10 @@ impl Batch {
                     .ok()?,
                 )?;
             }
+        }
+        if wide != Register::None {
+            out.load(wide, 8 + frame::OFF_WIDE)?;
+            out.push_all(self.wide.load(wide).ok()?)?;
         }
         for i in &self.instructions {
             let mut i = *i;
@@ -193,6 +206,9 @@ impl Batch {
         if strings {
             out.push(Instruction::with(Code::Cld))?;
         }
+        if wide != Register::None {
+            out.push_all(self.wide.store(wide).ok()?)?;
+        }
         for var in self.effects.writes.without(VarSet::FLAGS).iter() {
             if var >= HIGH {
                 let high = slot(8 + off_high(var - HIGH));
@@ -214,7 +230,7 @@ impl Batch {
                 )?;
             }
         }
-        if self.instructions.iter().any(|i| i.encoding() == EncodingKind::VEX) {
+        if self.instructions.iter().any(vars::is_of_avx) {
             // Code without AVX is slow where these are in use.
             out.push(Instruction::with(Code::VEX_Vzeroupper))?;
         }
@@ -259,6 +275,10 @@ impl Out {
     fn push(&mut self, i: Instruction) -> Option<()> {
         self.at += self.encoder.encode(&i, self.at).ok()? as u64;
         Some(())
+    }
+
+    fn push_all(&mut self, code: Vec<Instruction>) -> Option<()> {
+        code.into_iter().try_for_each(|i| self.push(i))
     }
 
     fn load(&mut self, register: Register, offset: i32) -> Option<()> {

@@ -101,8 +101,8 @@ pub(super) fn offset(var: usize) -> i32 {
     }
 }
 
-/// The variable of a register, of an AVX register that of its lower half; `None` for segment, x87,
-/// MMX and other registers.
+/// The variable of a register, of an AVX register that of its lower half; `None` for segment, x87, MMX
+/// and other registers, and for those of AVX-512, which stay in the frame ([`super::wide`]).
 pub(super) fn var_of(register: Register) -> Option<usize> {
     if register.is_gpr() {
         Some(register.full_register().number())
@@ -220,7 +220,12 @@ const XMM_SIZE: usize = 16;
 /// Whether an instruction that uses a variable uses it as a register of AVX: other than those of
 /// SSE, they do not keep the upper half of a register whose lower half they write.
 fn register_of_avx(i: &Instruction, var: usize) -> bool {
-    var >= XMM && i.encoding() == EncodingKind::VEX
+    var >= XMM && is_of_avx(i)
+}
+
+/// Whether an instruction is of AVX or AVX-512, by its encoding.
+pub(super) fn is_of_avx(i: &Instruction) -> bool {
+    matches!(i.encoding(), EncodingKind::VEX | EncodingKind::EVEX)
 }
 
 /// Whether an access reads, and whether it writes.

@@ -184,7 +184,7 @@ fn is_candidate(code: Code) -> bool {
     );
     info.is_instruction()
         && info.mode64()
-        && matches!(info.encoding(), EncodingKind::Legacy | EncodingKind::VEX)
+        && matches!(info.encoding(), EncodingKind::Legacy | EncodingKind::VEX | EncodingKind::EVEX)
         && !excluded
         && !code.op_code().is_privileged()
         && i.flow_control() == iced_x86::FlowControl::Next
@@ -234,6 +234,20 @@ fn has_features(code: Code) -> bool {
             GFNI => Feature::Gfni,
             VAES => Feature::Vaes,
             VPCLMULQDQ => Feature::Vpclmulqdq,
+            AVX_VNNI => Feature::AvxVnni,
+            AVX512F => Feature::Avx512F,
+            AVX512DQ => Feature::Avx512Dq,
+            AVX512CD => Feature::Avx512Cd,
+            AVX512BW => Feature::Avx512Bw,
+            AVX512VL => Feature::Avx512Vl,
+            AVX512_IFMA => Feature::Avx512Ifma,
+            AVX512_VBMI => Feature::Avx512Vbmi,
+            AVX512_VBMI2 => Feature::Avx512Vbmi2,
+            AVX512_VNNI => Feature::Avx512Vnni,
+            AVX512_BITALG => Feature::Avx512Bitalg,
+            AVX512_VPOPCNTDQ => Feature::Avx512Vpopcntdq,
+            AVX512_BF16 => Feature::Avx512Bf16,
+            AVX512_FP16 => Feature::Avx512Fp16,
             _ => return known.contains(feature),
         };
         here.has(wanted)
@@ -263,6 +277,16 @@ fn operand_is_supported(kind: OpCodeOperandKind) -> bool {
             | mem_vsib32y
             | mem_vsib64x
             | mem_vsib64y
+            | mem_vsib32z
+            | mem_vsib64z
+            | zmm_or_mem
+            | zmm_reg
+            | zmm_rm
+            | zmm_vvvv
+            | k_or_mem
+            | k_reg
+            | k_rm
+            | k_vvvv
             | r8_reg
             | r8_opcode
             | r16_reg
@@ -305,6 +329,7 @@ pub fn instruction(code: Code, random: &mut Random, addressing: Addressing) -> O
     let mut i = Instruction::default();
     i.set_code(code);
     i.set_code_size(CodeSize::Code64);
+    let vectors = if i.encoding() == EncodingKind::EVEX { 32 } else { 16 };
     for (n, &kind) in code.op_code().op_kinds().iter().enumerate() {
         let n = n as u32;
         let in_memory = random.below(2) == 0;
@@ -315,7 +340,7 @@ pub fn instruction(code: Code, random: &mut Random, addressing: Addressing) -> O
         match kind {
             mem | mem_mpx => memory(&mut i, n, random, addressing),
             r8_or_mem | r16_or_mem | r32_or_mem | r64_or_mem | xmm_or_mem | ymm_or_mem
-            | r32_or_mem_mpx | r64_or_mem_mpx
+            | zmm_or_mem | k_or_mem | r32_or_mem_mpx | r64_or_mem_mpx
                 if in_memory =>
             {
                 memory(&mut i, n, random, addressing)
@@ -329,15 +354,18 @@ pub fn instruction(code: Code, random: &mut Random, addressing: Addressing) -> O
                 register(&mut i, Register::RAX, 16)
             }
             xmm_or_mem | xmm_reg | xmm_rm | xmm_vvvv | xmm_is4 => {
-                register(&mut i, Register::XMM0, 16)
+                register(&mut i, Register::XMM0, vectors)
             }
             ymm_or_mem | ymm_reg | ymm_rm | ymm_vvvv | ymm_is4 => {
-                register(&mut i, Register::YMM0, 16)
+                register(&mut i, Register::YMM0, vectors)
             }
+            zmm_or_mem | zmm_reg | zmm_rm | zmm_vvvv => register(&mut i, Register::ZMM0, vectors),
+            k_or_mem | k_reg | k_rm | k_vvvv => register(&mut i, Register::K0, 8),
             r32_vvvv => register(&mut i, Register::EAX, 16),
             r64_vvvv => register(&mut i, Register::RAX, 16),
-            mem_vsib32x | mem_vsib64x => gather(&mut i, n, Register::XMM0, random),
-            mem_vsib32y | mem_vsib64y => gather(&mut i, n, Register::YMM0, random),
+            mem_vsib32x | mem_vsib64x => gather(&mut i, n, Register::XMM0, vectors, random),
+            mem_vsib32y | mem_vsib64y => gather(&mut i, n, Register::YMM0, vectors, random),
+            mem_vsib32z | mem_vsib64z => gather(&mut i, n, Register::ZMM0, vectors, random),
             al => i.set_op_register_and_kind(n, Register::AL),
             cl => i.set_op_register_and_kind(n, Register::CL),
             ax => i.set_op_register_and_kind(n, Register::AX),
@@ -357,6 +385,9 @@ pub fn instruction(code: Code, random: &mut Random, addressing: Addressing) -> O
             imm64 => immediate(&mut i, n, OpKind::Immediate64, random.nasty()),
             _ => return Option::None,
         }
+    }
+    if i.encoding() == EncodingKind::EVEX {
+        embed(&mut i, random, addressing);
     }
     if i.is_string_instruction() && random.below(2) == 0 {
         if random.below(2) == 0 && code.op_code().can_use_repne_prefix() {
@@ -402,7 +433,7 @@ fn immediate(i: &mut Instruction, n: u32, kind: OpKind, value: u64) {
 
 fn memory(i: &mut Instruction, n: u32, random: &mut Random, addressing: Addressing) {
     i.set_op_kind(n, OpKind::Memory);
-    let target = SCRATCH + 1024 + 32 * random.below(32);
+    let target = SCRATCH + 1024 + 64 * random.below(16);
     i.set_memory_displ_size(8);
     i.set_memory_displacement64(target);
     if addressing == Addressing::Absolute {
@@ -412,7 +443,7 @@ fn memory(i: &mut Instruction, n: u32, random: &mut Random, addressing: Addressi
         0 => {}
         1 => i.set_memory_base(Register::RIP),
         2 => {
-            i.set_memory_displacement64(0x400 + 32 * random.below(32));
+            i.set_memory_displacement64(0x400 + 64 * random.below(16));
             i.set_segment_prefix(Register::FS);
         }
         kind => {
@@ -429,12 +460,39 @@ fn memory(i: &mut Instruction, n: u32, random: &mut Random, addressing: Addressi
 }
 
 /// A memory operand with a vector of indices, which are masked when the state is made.
-fn gather(i: &mut Instruction, n: u32, first: Register, random: &mut Random) {
+fn gather(i: &mut Instruction, n: u32, first: Register, vectors: u64, random: &mut Random) {
     i.set_op_kind(n, OpKind::Memory);
     i.set_memory_displ_size(8);
     i.set_memory_displacement64(SCRATCH + 1024);
-    i.set_memory_index(first + random.below(16) as u32);
+    i.set_memory_index(first + random.below(vectors) as u32);
     i.set_memory_index_scale(1 << random.below(4));
+}
+
+/// What AVX-512 has beside operands: a mask, an element for all lanes, a rounding mode.
+fn embed(i: &mut Instruction, random: &mut Random, addressing: Addressing) {
+    let info = i.op_code();
+    let has_memory = i.op_kinds().any(|kind| kind == OpKind::Memory);
+    if has_memory && info.can_broadcast() && random.below(3) == 0 {
+        i.set_is_broadcast(true);
+    }
+    let may_have_mask =
+        info.can_use_op_mask_register() && !(has_memory && addressing == Addressing::Absolute);
+    if info.require_op_mask_register() || may_have_mask && random.below(2) == 0 {
+        i.set_op_mask(Register::K1 + random.below(7) as u32);
+        if info.can_use_zeroing_masking() && i.op0_kind() != OpKind::Memory {
+            i.set_zeroing_masking(random.below(2) == 0);
+        }
+    }
+    if has_memory || random.below(3) > 0 {
+        return;
+    }
+    if info.can_use_rounding_control() {
+        use iced_x86::RoundingControl::*;
+        let mode = [RoundToNearest, RoundDown, RoundUp, RoundTowardZero];
+        i.set_rounding_control(mode[random.below(4) as usize]);
+    } else if info.can_suppress_all_exceptions() {
+        i.set_suppress_all_exceptions(true);
+    }
 }
 
 /// Encodes at `pc` and decodes again, as an engine would.
@@ -511,6 +569,13 @@ pub fn state(instructions: &[Instruction], random: &mut Random) -> (Context, Vec
     if !Processor::host().has(Feature::Avx) {
         context.set_high([[0; 2]; 16]);
     }
+    if Processor::host().has(Feature::Avx512F) {
+        let wide = context.wide.insert(Box::default());
+        for word in wide.upper.as_flattened_mut().iter_mut().chain(wide.more.as_flattened_mut()) {
+            *word = if floats { random.float() } else { random.nasty() };
+        }
+        wide.masks = std::array::from_fn(|_| random.nasty());
+    }
     context.rflags = 0x202 | random.next() & 0x8d5;
     context.fs_base = SCRATCH + 0x400;
     if random.below(4) == 0 {
@@ -543,7 +608,7 @@ fn can_be_placed(i: &Instruction) -> bool {
         }
         Mnemonic::Push | Mnemonic::Pop => !uses(Register::RSP),
         // What a mask leaves out is looked up on the stack, which must be there.
-        mnemonic if goes_by_lanes(mnemonic) && i.memory_base() == Register::RSP => {
+        _ if goes_by_lanes(i) && i.memory_base() == Register::RSP => {
             (i.memory_displacement64() as i64).abs() <= 512
         }
         _ => true,
@@ -551,29 +616,39 @@ fn can_be_placed(i: &Instruction) -> bool {
 }
 
 /// Whether an instruction's accesses depend on vectors: indices, or a mask.
-pub fn goes_by_lanes(mnemonic: Mnemonic) -> bool {
-    let name = format!("{mnemonic:?}");
-    ["Vgather", "Vpgather", "Vmaskmov", "Vpmaskmov"].iter().any(|prefix| name.starts_with(prefix))
+pub fn goes_by_lanes(i: &Instruction) -> bool {
+    let name = format!("{:?}", i.mnemonic());
+    let prefixes = ["Vgather", "Vpgather", "Vscatter", "Vpscatter", "Vmaskmov", "Vpmaskmov"];
+    prefixes.iter().any(|prefix| name.starts_with(prefix))
+        || i.has_op_mask() && i.op_kinds().any(|kind| kind == OpKind::Memory)
 }
 
 /// Sets registers so that an instruction's memory operands lie in the scratch page.
 fn place(i: &Instruction, context: &mut Context, random: &mut Random) {
-    if goes_by_lanes(i.mnemonic()) && i.memory_base() != Register::RSP {
+    if goes_by_lanes(i) && i.memory_base() != Register::RSP {
         // What a mask leaves out is looked up on the stack.
         context.gpr[4] = SCRATCH + 512;
     }
     if i.memory_index().is_vector_register() {
         // Small indices, some negative.
         let index = i.memory_index().number();
-        let [low, high] = [&mut context.xmm[index], &mut context.high[index]];
-        let narrow = matches!(
-            i.mnemonic(),
-            Mnemonic::Vpgatherdd
-                | Mnemonic::Vpgatherdq
-                | Mnemonic::Vgatherdps
-                | Mnemonic::Vgatherdpd
-        );
-        for word in low.iter_mut().chain(high) {
+        let name = format!("{:?}", i.mnemonic());
+        let narrow = ["gatherdd", "gatherdq", "gatherdp", "scatterdd", "scatterdq", "scatterdp"]
+            .iter()
+            .any(|part| name.contains(part));
+        let Context { xmm, high, wide, .. } = context;
+        let (upper, more) = match wide {
+            Some(wide) => (&mut wide.upper[..], &mut wide.more[..]),
+            None => (&mut [][..], &mut [][..]),
+        };
+        let words = match index {
+            0..16 => {
+                let upper = upper.get_mut(index).into_iter().flatten();
+                xmm[index].iter_mut().chain(&mut high[index]).chain(upper).collect::<Vec<_>>()
+            }
+            _ => more[index - 16].iter_mut().collect(),
+        };
+        for word in words {
             let mut small = || random.below(128) as i64 - 64;
             *word = match narrow {
                 true => u64::from(small() as u32) << 32 | u64::from(small() as u32),
@@ -582,7 +657,7 @@ fn place(i: &Instruction, context: &mut Context, random: &mut Random) {
         }
         return;
     }
-    let target = SCRATCH + 1024 + 32 * random.below(32);
+    let target = SCRATCH + 1024 + 64 * random.below(16);
     if i.is_string_instruction() {
         context.gpr[6] = target + random.below(16);
         context.gpr[7] = SCRATCH + 1024 + random.below(1024);
@@ -613,7 +688,7 @@ fn place(i: &Instruction, context: &mut Context, random: &mut Random) {
         let index = &mut context.gpr[i.memory_index().full_register().number()];
         *index = if names_stack && i.memory_index() == Register::RSP {
             *index
-        } else if goes_by_lanes(i.mnemonic()) && base == Register::RSP {
+        } else if goes_by_lanes(i) && base == Register::RSP {
             random.below(32)
         } else {
             random.nasty()

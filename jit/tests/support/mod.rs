@@ -269,6 +269,12 @@ fn difference(
             ));
         }
     }
+    if expected.wide != lifted.wide {
+        wrong.push(format!(
+            "{:x?} instead of {:x?} (was {:x?})",
+            lifted.wide, expected.wide, start.wide
+        ));
+    }
     let flags = (expected.rflags ^ lifted.rflags) & case.defined;
     if flags != 0 {
         wrong.push(format!(

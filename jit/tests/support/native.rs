@@ -2,7 +2,7 @@
 
 use iced_x86::code_asm::*;
 use refrain_trace::CodeBlock;
-use refrain_vm::Context;
+use refrain_vm::{Context, Wide};
 use std::mem::offset_of;
 use std::sync::Mutex;
 
@@ -99,6 +99,11 @@ fn harness(code: &[iced_x86::Instruction]) -> Result<Vec<u8>, iced_x86::IcedErro
         let high = xmmword_ptr(at(offset_of!(Context, high) + 16 * n));
         a.vinsertf128(register, register, high, 1)?;
     }
+    let avx_512 = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw");
+    if avx_512 {
+        a.mov(rax, qword_ptr(at(offset_of!(Context, wide))))?;
+        wide(&mut a, true)?;
+    }
     a.mov(rax, qword_ptr(at(offset_of!(Context, fs_base))))?;
     a.wrfsbase(rax)?;
     a.push(qword_ptr(at(offset_of!(Context, rflags))))?;
@@ -124,6 +129,10 @@ fn harness(code: &[iced_x86::Instruction]) -> Result<Vec<u8>, iced_x86::IcedErro
     for (n, register) in ymm.into_iter().enumerate().filter(|_| avx) {
         a.vextractf128(xmmword_ptr(at(offset_of!(Context, high) + 16 * n)), register, 1)?;
     }
+    if avx_512 {
+        a.mov(rax, qword_ptr(at(offset_of!(Context, wide))))?;
+        wide(&mut a, false)?;
+    }
     if avx {
         a.vzeroupper()?;
     }
@@ -134,6 +143,40 @@ fn harness(code: &[iced_x86::Instruction]) -> Result<Vec<u8>, iced_x86::IcedErro
     }
     a.ret()?;
     a.assemble(HARNESS)
+}
+
+/// Loads or stores what AVX-512 has beyond AVX, in the [`Wide`] that rax points to.
+fn wide(a: &mut CodeAssembler, loads: bool) -> Result<(), iced_x86::IcedError> {
+    let upper = [
+        zmm0, zmm1, zmm2, zmm3, zmm4, zmm5, zmm6, zmm7, zmm8, zmm9, zmm10, zmm11, zmm12, zmm13,
+        zmm14, zmm15,
+    ];
+    for (n, register) in upper.into_iter().enumerate() {
+        let place = ymmword_ptr(rax + offset_of!(Wide, upper) + 32 * n);
+        match loads {
+            true => a.vinserti64x4(register, register, place, 1)?,
+            false => a.vextracti64x4(place, register, 1)?,
+        }
+    }
+    let more = [
+        zmm16, zmm17, zmm18, zmm19, zmm20, zmm21, zmm22, zmm23, zmm24, zmm25, zmm26, zmm27, zmm28,
+        zmm29, zmm30, zmm31,
+    ];
+    for (n, register) in more.into_iter().enumerate() {
+        let place = zmmword_ptr(rax + offset_of!(Wide, more) + 64 * n);
+        match loads {
+            true => a.vmovdqu64(register, place)?,
+            false => a.vmovdqu64(place, register)?,
+        }
+    }
+    for (n, register) in [k0, k1, k2, k3, k4, k5, k6, k7].into_iter().enumerate() {
+        let place = qword_ptr(rax + offset_of!(Wide, masks) + 8 * n);
+        match loads {
+            true => a.kmovq(register, place)?,
+            false => a.kmovq(place, register)?,
+        }
+    }
+    Ok(())
 }
 
 fn map(at: u64, len: usize, protection: i32) {

@@ -187,7 +187,7 @@ pub fn record(
     engine.recall(Box::new(move || {
         recalled.read().and_then(|bytes| findings::decode(&bytes)).unwrap_or_default()
     }));
-    if let Some(build) = own_build() {
+    if let Some(build) = own_build(processor) {
         engine.keep_code(build, translated.open().as_ref());
     }
     let options = RecordOptions {
@@ -216,11 +216,12 @@ pub fn record(
     Ok(recorded(summary, &wanted, named.get()))
 }
 
-/// What tells this build of the command from others: its file, and when that was changed.
-fn own_build() -> Option<u64> {
+/// What tells translations of this build for this processor from others: the command's file, and when that
+/// was changed.
+fn own_build(processor: Processor) -> Option<u64> {
     let file = std::fs::metadata("/proc/self/exe").ok()?;
     let changed = (file.mtime(), file.mtime_nsec(), file.ctime(), file.ctime_nsec());
-    Some(digest(&(file.dev(), file.ino(), file.size(), changed)))
+    Some(digest(&(file.dev(), file.ino(), file.size(), changed, processor.names())))
 }
 
 fn recorded(summary: RecordSummary, wanted: &Path, named: Option<&Named>) -> Recorded {
@@ -311,8 +312,8 @@ fn follow(trace: &Path, parent: &Recording) -> crate::Result<Follow> {
 fn processor(level: Option<Level>) -> crate::Result<Processor> {
     Processor::guest(level, Processor::host()).map_err(|missing| {
         Error::Refused(format!(
-            "this machine's processor is no x86-64-v3: it lacks {missing}; leave --cpu out, or use \
-             --cpu v2"
+            "this machine's processor lacks {missing}; leave --cpu out, or use --cpu host, which takes \
+             what there is"
         ))
     })
 }

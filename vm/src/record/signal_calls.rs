@@ -94,7 +94,7 @@ impl GuestThread {
     /// `rt_sigreturn`: a handler has returned.
     pub(crate) fn signal_return(&mut self, pending: Pending) -> Flow {
         self.answer(pending, 0);
-        let Some(left) = frame::leave(&mut self.context) else {
+        let Some(left) = frame::leave(&mut self.context, self.machine.processor) else {
             self.end_by_signal(libc::SIGSEGV);
         };
         self.machine.signals.mask(self.id, Some(left.mask));

@@ -15,7 +15,9 @@ use crate::frame::Exception;
 use crate::hooks::HookMap;
 use crate::host;
 use crate::kick::Attention;
-use crate::{Error, Processor, Result, cpuid, first_thread, interrupt_return, reserve, state_area};
+use crate::{
+    Error, Feature, Processor, Result, cpuid, first_thread, interrupt_return, reserve, state_area,
+};
 use crossbeam::channel::{Sender, bounded};
 use refrain_trace::payload::SyscallRecord;
 use refrain_trace::{Entry, Event, EventKind, NO_TICKET, ThreadId, order};
@@ -102,9 +104,7 @@ pub(crate) struct GuestThread {
 
 /// Starts the main thread at the program's entry.
 pub(crate) fn start_main(machine: &Arc<Machine>, entry: &Entry, name: &Path) -> Result<()> {
-    let mut context = Context::default();
-    context.rip = entry.rip;
-    context.gpr[RSP] = entry.rsp;
+    let context = Context::at_start(machine.processor, entry);
     let (id, log) = machine.add_thread(0);
     let attention = machine.signals.begin_thread(id, None);
     let birth = Birth { id, log, attention, context, clear_at_exit: 0 };
@@ -381,12 +381,16 @@ impl GuestThread {
     fn unsupported(&self, what: &str) -> Error {
         Error::Unsupported(format!(
             "the instruction {what} at {:#x} in {} is none that can be recorded: the program sees \
-             an x86-64-v2 processor{}; use a build for that",
+             an x86-64-v2 processor{}; use a build for that{}",
             self.context.rip,
             self.id,
             match self.machine.processor {
                 Processor::V2 => ", without AVX".to_owned(),
                 processor => format!(" with {processor}"),
+            },
+            match self.machine.processor.has(Feature::Avx512F) {
+                true => "",
+                false => ", or, if it is one of AVX-512, record with --cpu v4 or --cpu host",
             },
         ))
     }

@@ -135,7 +135,7 @@ impl GuestThread {
 
     /// `rt_sigreturn`.
     pub(crate) fn handler_returned(&mut self) -> Result<(), Halt> {
-        let Some(left) = frame::leave(&mut self.context) else {
+        let Some(left) = frame::leave(&mut self.context, self.machine.processor) else {
             let actual = format!("none at {:#x}", self.context.gpr[crate::reg::RSP]);
             return self.diverge(DivergenceKind::Arguments, "a signal frame".into(), actual);
         };

@@ -94,10 +94,7 @@ pub(crate) struct GuestThread {
 
 /// Starts the main thread.
 pub(crate) fn start_main(machine: &Arc<Machine>) -> Result<()> {
-    let entry = &machine.trace.header().entry;
-    let mut context = Context::default();
-    context.rip = entry.rip;
-    context.gpr[RSP] = entry.rsp;
+    let context = Context::at_start(machine.processor, &machine.trace.header().entry);
     spawn(machine, ThreadId(0), context, 0)
 }
 

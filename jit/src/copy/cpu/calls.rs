@@ -164,7 +164,7 @@ fn word(address: u64) -> u64 {
 fn target_of_call(context: &Context) -> Option<u64> {
     let is_call = |it: &Instruction| it.flow_control() == FlowControl::IndirectCall;
     let instruction = read_instruction(context.rip).filter(is_call)?;
-    let value = |register, at, size| crate::accesses::value_of(context, register, at, size);
+    let value = |register, at, size| crate::values::value_of(context, register, at, size);
     match instruction.op0_kind() {
         OpKind::Register => value(instruction.op0_register(), 0, 0),
         OpKind::Memory => Some(word(instruction.virtual_address(0, 0, value)?)),

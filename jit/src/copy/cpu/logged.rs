@@ -6,9 +6,8 @@ use crate::accesses::{Part, logged_pc, records, spans_of};
 use crate::copy::desc::{Operand, Variant};
 use crate::copy::log::ALONE;
 use crate::copy::state::{LOG_BYTES, MARGIN, RECORD};
-use crate::lanes;
 use crate::memory::{read_guest, read_instruction, read_word};
-use iced_x86::{Instruction, OpKind, Register};
+use iced_x86::Instruction;
 use refrain_trace::Access;
 use refrain_vm::{Context, Count, Cpu, Exit, Fault, SameEpoch, Span, reg};
 use std::sync::atomic::Ordering;
@@ -59,10 +58,7 @@ impl CopyCpu {
             if room(context) < ALONE as u64 * RECORD {
                 return Next::Stop(Exit::AccessesFull);
             }
-            let part = match lanes::of(&instruction) {
-                Some(_) => None,
-                None => spans_of(&instruction, context).1,
-            };
+            let part = spans_of(&instruction, context).1;
             self.part = part;
             let aside = |cpu: &mut CopyCpu, context: &mut Context| {
                 cpu.aside(context, |cpu, context| cpu.step(context))
@@ -91,10 +87,7 @@ impl CopyCpu {
         step: impl FnOnce(&mut CopyCpu, &mut Context) -> Option<Fault>,
     ) -> Option<Fault> {
         let before = context.clone();
-        let mut spans = match lanes_of(instruction, context) {
-            Some(lanes) => lanes,
-            None => spans_of(instruction, context).0,
-        };
+        let mut spans = spans_of(instruction, context).0;
         let is_compared = self.calls.compared.contains(&context.rip);
         let replaced = is_compared.then(|| words_at(&spans));
         let fault = step(self, context);
@@ -215,28 +208,4 @@ fn append(records: &[Access], context: &mut Context) {
         std::ptr::copy_nonoverlapping(records.as_ptr(), to, records.len());
     }
     context.access_cursor += bytes;
-}
-
-/// What an instruction accesses that accesses lanes: those that its mask names.
-fn lanes_of(instruction: &Instruction, context: &Context) -> Option<Vec<Span>> {
-    let lanes = lanes::of(instruction)?;
-    let word = |register: Register, lane: usize, size: usize| {
-        crate::accesses::value_of(context, register, lane, size)
-    };
-    let is_named = |lane: &usize| {
-        let sign = 8 * lanes.size - 1;
-        word(lanes.mask, *lane, lanes.size).is_some_and(|value| value >> sign & 1 != 0)
-    };
-    let mut operands = 0..instruction.op_count();
-    let memory = operands.find(|&at| instruction.op_kind(at) == OpKind::Memory)?;
-    let span = |lane: usize| {
-        let (element, offset) = match lanes.index {
-            Some(_) => (lane, 0),
-            None => (0, lane * lanes.size),
-        };
-        let start = instruction.virtual_address(memory, element, word)?;
-        let start = start.wrapping_add(offset as u64);
-        Some(Span { start, len: lanes.size as u64, write: lanes.stores })
-    };
-    Some((0..lanes.count).filter(is_named).filter_map(span).collect())
 }

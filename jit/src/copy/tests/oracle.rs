@@ -11,7 +11,9 @@ use iced_x86::{
 };
 use proptest::prelude::*;
 use refrain_trace::CodeBlock;
-use refrain_vm::{Context, Count, Cpu, Engine, EngineConfig, Exit, Feature, Mode, Processor, reg};
+use refrain_vm::{
+    Context, Count, Cpu, Engine, EngineConfig, Exit, Feature, Mode, Processor, Wide, reg,
+};
 use std::sync::Arc;
 
 /// Bytes of memory that programs read and write.
@@ -107,8 +109,8 @@ fn usable(instruction: &Instruction) -> bool {
     let keeps = info.used_registers().iter().all(|used| {
         let full = used.register().full_register();
         let written = !matches!(used.access(), OpAccess::Read | OpAccess::CondRead);
-        let general = full.is_gpr() || full.is_xmm() || full.is_ymm() || full.is_zmm();
-        general
+        let is_known = full.is_gpr() || full.is_vector_register() || full.is_k();
+        is_known
             && full != Register::RSP
             && !(written && matches!(full, Register::RBX | Register::RBP))
     });
@@ -116,9 +118,18 @@ fn usable(instruction: &Instruction) -> bool {
         matches!(memory.base(), Register::RBX | Register::RBP)
             && memory.index() == Register::None
             && memory.displacement() < MEMORY - 64
-            && memory.displacement() % 32 == 0
+            && memory.displacement() % memory.memory_size().size().max(32) as u64 == 0
     });
     keeps && near
+}
+
+/// Makes every other run of twelve bytes begin as instructions of AVX-512 do.
+fn with_evex(bytes: &mut [u8]) {
+    for run in bytes.chunks_exact_mut(12).step_by(2) {
+        run[0] = 0x62;
+        run[1] = run[1] & 0xf0 | [1, 2, 3, 5, 6][usize::from(run[1] % 5)];
+        run[2] |= 4;
+    }
 }
 
 /// A program made of the usable instructions of random bytes.
@@ -143,7 +154,8 @@ proptest! {
 
     #[test]
     fn straight_line_code(
-        bytes in prop::collection::vec(any::<u8>(), 2000),
+        mut bytes in prop::collection::vec(any::<u8>(), 2000),
+        wide in any::<[[u64; 8]; 25]>(),
         registers in any::<[u64; 16]>(),
         xmm in any::<[[u64; 2]; 16]>(),
         high in any::<[[u64; 2]; 16]>(),
@@ -152,6 +164,7 @@ proptest! {
         memory in prop::collection::vec(any::<u8>(), MEMORY as usize),
         count in prop_oneof![Just(Count::Nothing), Just(Count::Instructions)],
     ) {
+        with_evex(&mut bytes);
         let code = program(&bytes);
         let guest = Guest::new();
         guest.put(guest.code, &code);
@@ -167,6 +180,13 @@ proptest! {
         before.xmm = xmm;
         let avx = Processor::host().has(Feature::Avx);
         before.set_high(if avx && has_high { high } else { [[0; 2]; 16] });
+        if Processor::host().has(Feature::Avx512F) {
+            before.wide = Some(Box::new(Wide {
+                masks: wide[0],
+                upper: std::array::from_fn(|n| std::array::from_fn(|at| wide[1 + n / 2][n % 2 * 4 + at])),
+                more: std::array::from_fn(|n| wide[9 + n]),
+            }));
+        }
         before.rflags = u64::from(flags) & 0x8d5 | 0x202;
         let mut results = Vec::new();
         for translated in [false, true] {
@@ -183,7 +203,7 @@ proptest! {
                 native(&guest, end, &mut context);
             }
             let words: Vec<_> = (0..MEMORY).step_by(8).map(|at| guest.read(guest.data + at)).collect();
-            results.push((context.rip, context.gpr, context.rflags, context.xmm, context.high, context.mxcsr, words));
+            results.push((context.rip, context.gpr, context.rflags, context.xmm, context.high, context.wide, context.mxcsr, words));
         }
         prop_assert_eq!(&results[0], &results[1]);
     }

@@ -6,10 +6,11 @@ use crate::accesses::{is_locked, is_repeated};
 use crate::cranelift::frame;
 use crate::cranelift::thunk::Batch;
 use crate::cranelift::vars::{self, HIGH, VarSet, XMM};
-use crate::lanes::{self, Lanes};
+use crate::cranelift::wide;
+use crate::lanes::{self, Lanes, Place};
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::I64;
-use cranelift_codegen::ir::{InstBuilder, Value};
+use cranelift_codegen::ir::{InstBuilder, MemFlagsData, Value};
 use iced_x86::{Instruction, InstructionInfoFactory, OpKind, Register};
 use refrain_trace::Access;
 use refrain_vm::reg::RSP;
@@ -115,17 +116,17 @@ impl Lifter<'_> {
         let base = self.lanes_base(i, lanes);
         let nowhere = self.var(RSP);
         for lane in 0..lanes.count {
-            let offset = match lanes.index {
-                None => self.iconst(I64, (lane * lanes.size) as u64),
-                Some(size) => {
+            let offset = match lanes.place {
+                Place::Row => self.iconst(I64, (lane * lanes.size) as u64),
+                Place::Packed => self.packed_offset(lanes, lane),
+                Place::Indexed(size) => {
                     let index = self.lane(i.memory_index(), lane, size);
                     let index = self.sign_extend(index, I64);
                     self.shl_imm(index, i.memory_index_scale().trailing_zeros())
                 }
             };
             let address = self.b.ins().iadd(base, offset);
-            let mask = self.lane(lanes.mask, lane, lanes.size);
-            let accessed = self.icmp_imm(IntCC::SignedLessThan, mask, 0);
+            let accessed = self.is_named(lanes, lane);
             let address = self.b.ins().select(accessed, address, nowhere);
             accesses.push(NativeAccess { pc: i.ip(), address, size: lanes.size, kind });
         }
@@ -133,7 +134,7 @@ impl Lifter<'_> {
 
     /// The address from which the lanes' offsets count.
     fn lanes_base(&mut self, i: &Instruction, lanes: Lanes) -> Value {
-        if lanes.index.is_none() {
+        if !matches!(lanes.place, Place::Indexed(_)) {
             return self.address(i);
         }
         let mut without = *i;
@@ -141,8 +142,45 @@ impl Lifter<'_> {
         self.address(&without)
     }
 
-    /// One of the integers of `size` bytes in an AVX register.
+    /// Whether the mask names a lane.
+    fn is_named(&mut self, lanes: Lanes, lane: usize) -> Value {
+        if lanes.mask.is_k() {
+            let named = self.mask_bits(lanes.mask, 1 << lane);
+            return self.icmp_imm(IntCC::NotEqual, named, 0);
+        }
+        let mask = self.lane(lanes.mask, lane, lanes.size);
+        self.icmp_imm(IntCC::SignedLessThan, mask, 0)
+    }
+
+    /// Where a lane is if those that are accessed lie side by side.
+    fn packed_offset(&mut self, lanes: Lanes, lane: usize) -> Value {
+        let before = self.mask_bits(lanes.mask, (1 << lane) - 1);
+        let count = self.b.ins().popcnt(before);
+        self.shl_imm(count, lanes.size.trailing_zeros())
+    }
+
+    /// These bits of a mask register.
+    fn mask_bits(&mut self, register: Register, bits: u64) -> Value {
+        let wide = self.frame_load(I64, frame::OFF_WIDE);
+        let offset = wide::offset_of_mask(register.number()) as i32;
+        let mask = self.b.ins().load(I64, MemFlagsData::trusted(), wide, offset);
+        let bits = self.iconst(I64, bits);
+        self.b.ins().band(mask, bits)
+    }
+
+    /// One of the integers of `size` bytes in a vector register.
     fn lane(&mut self, register: Register, lane: usize, size: usize) -> Value {
+        let number = register.number();
+        let in_wide = match number {
+            0..16 => (lane * size).checked_sub(32),
+            _ => Some(lane * size),
+        };
+        if let Some(offset) = in_wide {
+            let wide = self.frame_load(I64, frame::OFF_WIDE);
+            let at = (wide::offset_of_vector(number) + offset) as i32;
+            let ty = int_lanes(size).lane_type();
+            return self.b.ins().load(ty, MemFlagsData::trusted(), wide, at);
+        }
         let in_half = 16 / size;
         let first = if lane < in_half { XMM } else { HIGH };
         let half = self.var(first + register.number());

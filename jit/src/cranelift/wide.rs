@@ -1,0 +1,121 @@
+//! The registers of AVX-512 that AVX does not have. Translated code keeps them in the context's [`Wide`], and
+//! thunks load and store those that their instructions use.
+
+use super::vars;
+use iced_x86::{
+    Code, IcedError, Instruction, InstructionInfoFactory, MemoryOperand, Mnemonic, Register,
+};
+use refrain_vm::Wide;
+use std::mem::offset_of;
+
+/// A set of such registers.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct WideSet {
+    /// Upper halves of zmm0 to zmm15, and zmm16 to zmm31.
+    vectors: u32,
+    masks: u8,
+}
+
+impl WideSet {
+    pub(super) fn is_empty(self) -> bool {
+        self == WideSet::default()
+    }
+
+    pub(super) fn or(self, other: WideSet) -> WideSet {
+        WideSet { vectors: self.vectors | other.vectors, masks: self.masks | other.masks }
+    }
+
+    fn vectors(self) -> impl Iterator<Item = u32> {
+        (0..32).filter(move |n| self.vectors >> n & 1 != 0)
+    }
+
+    fn masks(self) -> impl Iterator<Item = u32> {
+        (0..8).filter(move |n| self.masks >> n & 1 != 0)
+    }
+
+    /// Loads the set from the [`Wide`] that `base` points to. What AVX has of the registers is there already.
+    pub(super) fn load(self, base: Register) -> Result<Vec<Instruction>, IcedError> {
+        let mut code = Vec::new();
+        for n in self.vectors() {
+            let (zmm, place) = (Register::ZMM0 + n, place_of(base, n));
+            code.push(match n {
+                0..16 => {
+                    let load = Code::EVEX_Vinserti64x4_zmm_k1z_zmm_ymmm256_imm8;
+                    Instruction::with4(load, zmm, zmm, place, 1)?
+                }
+                _ => Instruction::with2(Code::EVEX_Vmovdqu64_zmm_k1z_zmmm512, zmm, place)?,
+            });
+        }
+        for n in self.masks() {
+            let place = mask_of(base, n);
+            code.push(Instruction::with2(Code::VEX_Kmovq_kr_km64, Register::K0 + n, place)?);
+        }
+        Ok(code)
+    }
+
+    /// Stores it there.
+    pub(super) fn store(self, base: Register) -> Result<Vec<Instruction>, IcedError> {
+        let mut code = Vec::new();
+        for n in self.vectors() {
+            let (zmm, place) = (Register::ZMM0 + n, place_of(base, n));
+            code.push(match n {
+                0..16 => {
+                    let store = Code::EVEX_Vextracti64x4_ymmm256_k1z_zmm_imm8;
+                    Instruction::with3(store, place, zmm, 1)?
+                }
+                _ => Instruction::with2(Code::EVEX_Vmovdqu64_zmmm512_k1z_zmm, place, zmm)?,
+            });
+        }
+        for n in self.masks() {
+            let place = mask_of(base, n);
+            code.push(Instruction::with2(Code::VEX_Kmovq_m64_kr, place, Register::K0 + n)?);
+        }
+        Ok(code)
+    }
+}
+
+/// Where a [`Wide`] keeps what it has of a vector register.
+pub(super) fn offset_of_vector(n: usize) -> usize {
+    match n {
+        0..16 => offset_of!(Wide, upper) + 32 * n,
+        _ => offset_of!(Wide, more) + 64 * (n - 16),
+    }
+}
+
+/// Where it keeps a mask register.
+pub(super) fn offset_of_mask(n: usize) -> usize {
+    offset_of!(Wide, masks) + 8 * n
+}
+
+fn place_of(base: Register, n: u32) -> MemoryOperand {
+    MemoryOperand::with_base_displ(base, offset_of_vector(n as usize) as i64)
+}
+
+fn mask_of(base: Register, n: u32) -> MemoryOperand {
+    MemoryOperand::with_base_displ(base, offset_of_mask(n as usize) as i64)
+}
+
+/// Those that an instruction uses, and those that it changes without naming them: on a processor with
+/// AVX-512, an instruction of AVX clears the upper halves of the registers that it writes.
+pub(super) fn used(
+    i: &Instruction,
+    has_avx_512: bool,
+    factory: &mut InstructionInfoFactory,
+) -> WideSet {
+    let mut set = WideSet::default();
+    if !has_avx_512 || !vars::is_of_avx(i) {
+        return set;
+    }
+    if matches!(i.mnemonic(), Mnemonic::Vzeroupper | Mnemonic::Vzeroall) {
+        return WideSet { vectors: 0xffff, masks: 0 };
+    }
+    for used in factory.info(i).used_registers() {
+        let register = used.register();
+        if register.is_vector_register() {
+            set.vectors |= 1 << register.number();
+        } else if register.is_k() {
+            set.masks |= 1 << register.number();
+        }
+    }
+    set
+}
