@@ -67,6 +67,8 @@ pub struct Detector {
     /// There is a thread that is not watched: from then on, orders are missed.
     blind: AtomicBool,
     tap: Option<Tap>,
+    /// Words of which one thread alone has events.
+    of_one: FixedMap<u64, ThreadId>,
 }
 
 impl Detector {
@@ -75,7 +77,17 @@ impl Detector {
     /// that loads poll. A plain store to one of these is a release, since to the processor a store
     /// that releases is none but a plain one.
     pub fn new(words: impl IntoIterator<Item = u64>, relation: Relation) -> Arc<Detector> {
-        Detector::with(words, relation, None)
+        Detector::with(words, FixedMap::default(), relation, None)
+    }
+
+    /// The same, if of some of these words one thread alone has events, as `of_one` says: it releases nothing
+    /// to others by its stores there.
+    pub fn with_words_of_one(
+        words: impl IntoIterator<Item = u64>,
+        of_one: FixedMap<u64, ThreadId>,
+        relation: Relation,
+    ) -> Arc<Detector> {
+        Detector::with(words, of_one, relation, None)
     }
 
     /// The same, which tells `listener` what the program does.
@@ -84,16 +96,18 @@ impl Detector {
         relation: Relation,
         listener: Listener,
     ) -> Arc<Detector> {
-        Detector::with(words, relation, Some(Tap::new(listener)))
+        Detector::with(words, FixedMap::default(), relation, Some(Tap::new(listener)))
     }
 
     fn with(
         words: impl IntoIterator<Item = u64>,
+        of_one: FixedMap<u64, ThreadId>,
         relation: Relation,
         tap: Option<Tap>,
     ) -> Arc<Detector> {
         Arc::new(Detector {
             tap,
+            of_one,
             relation,
             stacks: Mutex::default(),
             onces: Mutex::default(),
@@ -606,7 +620,14 @@ impl Watcher {
         }
     }
 
+    /// Whether nobody else acquires an object, as far as words go.
+    fn is_alone_with(&self, object: Object) -> bool {
+        let Object::Word(word) = object else { return false };
+        self.detector.of_one.get(&word) == Some(&ThreadId(self.thread.into()))
+    }
+
     fn release(&mut self, objects: [Option<Object>; 2]) {
+        let objects = objects.map(|object| object.filter(|&object| !self.is_alone_with(object)));
         for object in objects.into_iter().flatten() {
             if let Some(tap) = &self.detector.tap {
                 tap.order(self.id, object, Op::Release);
@@ -736,13 +757,20 @@ impl Watcher {
 
     /// A plain store to words that synchronize: the low bit stands for the lower one of the cell.
     fn release_words(&mut self, cell: u64, words: u8) {
+        let mut releases = false;
         for half in (0..2).filter(|half| words >> half & 1 != 0) {
             let word = Object::Word(word_of(cell * CELL + half * CELL / 2));
+            if self.is_alone_with(word) {
+                continue;
+            }
+            releases = true;
             if let Some(tap) = &self.detector.tap {
                 tap.order(self.id, word, Op::Release);
             }
             self.detector.objects.stored(word, self.since, self.id, &self.clock);
         }
-        self.next_epoch();
+        if releases {
+            self.next_epoch();
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Programs as lists of steps, and what the detector finds in them.
 
 use refrain_analysis::{Code, Detector, EpochNotes, OneStep, Race, Relation, Watcher};
+use refrain_trace::fixed::FixedMap;
 use refrain_trace::payload::{Effect, SyscallRecord};
 use refrain_trace::{
     Access, Event, EventId, EventKind, HAS_PAYLOAD, NO_TICKET, ThreadId, linux, order,
@@ -102,9 +103,22 @@ impl EpochNotes for Nothing {
     fn forget(&mut self, _: Range<u64>) {}
 }
 
+/// Words of which one thread alone has events.
+fn words_of_one(program: &[(u32, Step)]) -> FixedMap<u64, ThreadId> {
+    let users = program.iter().filter_map(|(thread, step)| match step {
+        Step::Rmw(word) | Step::Load(word) => Some((*word & !3, ThreadId(*thread))),
+        _ => None,
+    });
+    let users: Vec<_> = users.collect();
+    let is_alone = |(word, thread): &(u64, ThreadId)| {
+        users.iter().all(|(other, by)| other != word || by == thread)
+    };
+    users.iter().copied().filter(is_alone).collect()
+}
+
 impl Run {
-    /// `told`: as if only accesses that are new in an epoch were shown. Those that are shown again must
-    /// make no difference.
+    /// `told`: as if only accesses that are new in an epoch were shown, and with the words of which one
+    /// thread alone has events. Neither may make a difference.
     pub(crate) fn with(
         threads: u32,
         program: &[(u32, Step)],
@@ -115,7 +129,10 @@ impl Run {
             Step::Rmw(address) | Step::Load(address) => Some(address),
             _ => None,
         });
-        let detector = Detector::new(words, relation);
+        let detector = match told {
+            true => Detector::with_words_of_one(words, words_of_one(program), relation),
+            false => Detector::new(words, relation),
+        };
         let watcher = |t| {
             let watcher = match told {
                 true => detector.thread_in_epochs(ThreadId(t), Box::new(Nothing)),

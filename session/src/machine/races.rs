@@ -8,6 +8,7 @@ use refrain_analysis::{
     Code, Detector, EpochNotes, Listener, OneStep, Race, Relation, Tasking, Watcher,
 };
 use refrain_jit::Constant;
+use refrain_trace::fixed::FixedMap;
 use refrain_trace::payload::SyscallRecord;
 use refrain_trace::{
     Access, CodeBlock, Cursor, Event, EventId, EventKind, HAS_PAYLOAD, ThreadId, Trace,
@@ -33,6 +34,8 @@ pub(super) struct Races {
     trace: Trace,
     /// The words that the program synchronizes through, in ascending order.
     words: Arc<[u64]>,
+    /// Those of which one thread alone has events.
+    of_one: FixedMap<u64, ThreadId>,
     /// Every access is wanted.
     is_tapped: bool,
     /// Of a transformed trace.
@@ -58,6 +61,7 @@ impl Races {
         };
         let mut nested = BTreeMap::new();
         let mut compared = BTreeSet::new();
+        let mut of_one = FixedMap::default();
         let (relation, words, functions) = match search {
             RaceSearch::Divergence(..) | RaceSearch::Transformed => {
                 let Words { all, .. } = words(trace, None)?;
@@ -80,7 +84,11 @@ impl Races {
                 let text = Text::of(trace)?;
                 let retried = refrain_jit::retried_loads(&blocks, |pc| text.at(pc));
                 let code = Code { unused, updates, loads, retried, ..code };
-                let Words { all, polled, plain } = words(trace, Some(&code))?;
+                let Words { all, polled, plain, of_one: alone } = words(trace, Some(&code))?;
+                // What a thread leaves to itself, one of its tasks may leave to another one.
+                if code.tasking.is_empty() && tap.is_none() {
+                    of_one = alone;
+                }
                 let answers = code.one_step.iter().map(|(&pc, &it)| (pc, answer(it)));
                 let functions = answers.collect();
                 (Relation::Program(Code { polled, plain, ..code }), all, functions)
@@ -90,7 +98,7 @@ impl Races {
         let is_tapped = tap.is_some();
         let detector = match tap {
             Some(listener) => Detector::tapped(words.clone(), relation, listener),
-            None => Detector::new(words.clone(), relation),
+            None => Detector::with_words_of_one(words.clone(), of_one.clone(), relation),
         };
         // What races with nobody may use what was freed. (The other detectors know races alone.)
         if is_program && !is_tapped && trace.threads() == 1 {
@@ -98,6 +106,7 @@ impl Races {
         }
         Ok(Races {
             words: words.into(),
+            of_one,
             is_tapped,
             detector,
             functions: Arc::new(functions),
@@ -181,7 +190,10 @@ impl Observer for Races {
     fn thread(&self, thread: ThreadId) -> Box<dyn ThreadObserver> {
         self.running.begin();
         let words = self.words.clone();
-        let notes = (!self.is_tapped).then(|| refrain_vm::SameEpoch::new(words.iter().copied()));
+        // By a store that releases nothing no epoch begins.
+        let releases = |word: &&u64| self.of_one.get(&(*word & !3)) != Some(&thread);
+        let noted = || refrain_vm::SameEpoch::new(words.iter().filter(releases).copied());
+        let notes = (!self.is_tapped).then(noted);
         let watcher = match notes.clone() {
             Some(notes) => self.detector.thread_in_epochs(thread, Box::new(Notes(notes))),
             None => self.detector.thread(thread),

@@ -15,6 +15,9 @@ pub(super) struct Words {
     pub(super) polled: BTreeSet<u64>,
     /// Words that are data like others, though stores to them were watched.
     pub(super) plain: BTreeSet<u64>,
+    /// Words of which one thread alone has events, with that thread: nobody else acquires what is released
+    /// through them.
+    pub(super) of_one: FixedMap<u64, ThreadId>,
 }
 
 /// The words that the program synchronizes through: those of locked instructions and of watched stores,
@@ -30,7 +33,7 @@ pub(super) struct Words {
 /// business, and so is what other code looks at once on its own stack: there, other functions have had
 /// variables, or will have.
 pub(super) fn words(trace: &Trace, code: Option<&Code>) -> crate::Result<Words> {
-    use EventKind::{Atomic, OnceDone, OnceRun, SyncLoad, SyncStore, Takeover};
+    use EventKind::{Atomic, Common, OnceDone, OnceRun, SyncLoad, SyncStore, Takeover};
     let none = Code::default();
     let rules = code.unwrap_or(&none);
     let mut words = Vec::new();
@@ -38,16 +41,24 @@ pub(super) fn words(trace: &Trace, code: Option<&Code>) -> crate::Result<Words> 
     let mut stored = Accessed::default();
     let mut updated = Accessed::default();
     let mut loaded = Accessed::default();
+    let mut used = Accessed::default();
     // Words that their owners have stored to without an event, and by which instruction; loads of words.
     let (mut owned, mut loads) = (Vec::new(), FixedSet::default());
     for thread in (0..trace.threads()).map(ThreadId) {
         let mut cursor = trace.cursor(thread);
         let mut mutexes: u32 = 0;
-        let mut taken_over = None;
+        let (mut taken_over, mut takes_over) = (None, false);
         // The last event of each word: a load may be half of an update.
         let mut last: FixedMap<u64, Last> = FixedMap::default();
         while let Some(event) = cursor.next()? {
-            if event.kind() == Takeover {
+            if matches!(event.kind(), Atomic | OnceRun | OnceDone | SyncLoad | SyncStore | Common) {
+                used.add(event.object & !3, thread);
+                if takes_over {
+                    used.add(event.object & !3, FORMER_OWNER);
+                }
+            }
+            takes_over = event.kind() == Takeover;
+            if takes_over {
                 taken_over = own_store::decode(event.value);
             } else if let Some((pc, locked)) = taken_over.take() {
                 // The owner has stored to the word without an event.
@@ -122,7 +133,8 @@ pub(super) fn words(trace: &Trace, code: Option<&Code>) -> crate::Result<Words> 
     let is_plain = |word: &&u64| words.binary_search(word).is_err();
     let plain = stored.0.keys().chain(updated.0.keys()).filter(is_plain);
     let plain = plain.map(|word| word & !3).collect();
-    Ok(Words { all: words, polled, plain })
+    let of_one = words.iter().filter_map(|word| Some((word & !3, used.by(word & !3)?))).collect();
+    Ok(Words { all: words, polled, plain, of_one })
 }
 
 /// Whether a store is half of an update, given a load of the same word.
@@ -150,6 +162,11 @@ impl Accessed {
             *by = None;
         }
         *times = times.saturating_add(1);
+    }
+
+    /// The only thread that accesses a word.
+    fn by(&self, word: u64) -> Option<ThreadId> {
+        self.0.get(&word)?.0
     }
 
     fn times(&self, word: u64) -> u32 {
@@ -254,6 +271,17 @@ mod tests {
         assert_eq!(of_threads(&[&update, &[load, load]]).all, [at], "again");
         let far = [load, (SyncStore, at, 0x900, 0)];
         assert_eq!(of_threads(&[&far, &far]).all, [at], "no updates");
+    }
+
+    #[test]
+    fn words_of_one_thread() {
+        let (mine, ours, taken) = (0x5000, 0x6000, 0x7000);
+        let takeover = (Takeover, order::ENDED_ACCESSES, 0x500, 0);
+        let of = |word| (Atomic, word, 0x400, 0);
+        let first = [of(mine), of(ours), (SyncStore, mine + 2, 0x410, 0)];
+        let words = of_threads(&[&first, &[of(ours), takeover, of(taken)]]);
+        assert_eq!(words.all, [mine, ours, taken]);
+        assert_eq!(words.of_one, [(mine, ThreadId(0))].into_iter().collect());
     }
 
     #[test]
