@@ -282,22 +282,6 @@ impl CodeMemory {
         }
     }
 
-    /// Hands on the bytes for these addresses, to be written.
-    ///
-    /// # Safety
-    /// No code leads there, and nobody else writes there or reads what is there meanwhile.
-    pub(crate) unsafe fn with_bytes<T>(
-        &self,
-        range: Range<u64>,
-        write: impl FnOnce(&mut [u8]) -> T,
-    ) -> T {
-        let len = (range.end - range.start) as usize;
-        let start = self.writable(range);
-        // SAFETY: the alias maps the whole range writable, which was checked; nobody else uses it
-        // (the caller).
-        write(unsafe { std::slice::from_raw_parts_mut(start, len) })
-    }
-
     /// What is at these addresses.
     pub(crate) fn read(&self, range: Range<u64>) -> Vec<u8> {
         let len = range.end - range.start;

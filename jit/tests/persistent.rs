@@ -561,8 +561,9 @@ fn a_file_that_is_odd_counts_for_nothing() {
         assert_eq!(run.shown(), first.shown(), "{what}");
         assert!(run.kept.is_some(), "all is new: {what}");
     };
-    // The whole head, and some of the rest.
-    for at in (0..200).chain((200..kept.len()).step_by(kept.len() / 100)) {
+    // The whole head, and some of the rest. What is behind the last rare exit of a chunk is zero, and nobody's.
+    let rest = (200..kept.len()).step_by(kept.len() / 100).filter(|&at| kept[at] != 0);
+    for at in (0..200).chain(rest) {
         let mut bytes = kept.to_vec();
         bytes[at] ^= 0x10;
         check(&bytes, &format!("byte {at} is changed"));

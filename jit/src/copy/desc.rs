@@ -333,7 +333,7 @@ impl Arena {
 
     /// All of them.
     pub(super) fn all(&self) -> &[Desc] {
-        // SAFETY: `keep` has written so many, or `leave_place` has left them zero, which is a descriptor of
+        // SAFETY: `keep` has written so many, or `leave_places` has left them zero, which is a descriptor of
         // kind `Kept`; nobody changes them as long as there is a reference to the arena (`new`, `forget`).
         unsafe { std::slice::from_raw_parts(self.range.start as *const Desc, self.len) }
     }
@@ -354,9 +354,18 @@ impl Arena {
         address
     }
 
-    /// Leaves the next place to one of kind [`Kind::Kept`], as long as nothing was kept here before.
-    pub(super) fn leave_place(&mut self) {
-        self.len += 1;
+    /// Leaves the next places to some of kind [`Kind::Kept`], as long as nothing was kept here before.
+    pub(super) fn leave_places(&mut self, count: usize) {
+        self.len += count;
+    }
+
+    /// Puts a descriptor into a place that was left to it, before translated code refers to it.
+    pub(super) fn put(&mut self, number: usize, desc: Desc) {
+        assert!(number < self.len, "the place was left");
+        let address = self.range.start + number as u64 * Self::SIZE;
+        // SAFETY: the place is in the memory that is this arena's alone (`new`), which has room for `len`
+        // descriptors, and it is aligned as in `keep`; nobody looks at it yet (the caller).
+        unsafe { (address as *mut Desc).write(desc) };
     }
 
     /// The number of the descriptor at an address.

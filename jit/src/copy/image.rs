@@ -5,6 +5,7 @@
 
 mod contents;
 mod journal;
+mod segments;
 
 use super::desc::{Desc, Variant};
 use super::emit::REACH;
@@ -15,21 +16,21 @@ pub(super) use contents::Contents;
 use contents::{Index, Parts};
 pub(super) use journal::{Journal, What};
 use journal::{LENGTH, VARIANT, code_of};
-use refrain_trace::fixed::FixedMap;
+use refrain_trace::fixed::{FixedMap, FixedSet};
 use refrain_vm::layout::PAGE;
+use segments::Segments;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use std::thread;
 
 /// What a file begins with: changed with its form.
-const MAGIC: [u32; 2] = [0x6672_6572, 3];
+const MAGIC: [u32; 2] = [0x6672_6572, 4];
 /// Sections of an image.
-const SECTIONS: usize = 14;
+const SECTIONS: usize = 16;
 /// Numbers before the sections: the magic, the key, where code memory is, four of each extent, how
-/// long the sections are, and the checksums of the first two, of the others, and of all that.
-const HEAD: usize = 2 + 2 + 2 + 2 * 4 + SECTIONS + 4;
+/// long the sections are, and the checksums of all but the first two, and of all that.
+const HEAD: usize = 2 + 2 + 2 + 2 * 4 + SECTIONS + 2;
 /// The unit of code that is not kept.
 const NO_UNIT: u32 = u32::MAX;
 /// Guest code whose translations are brought back together.
@@ -47,7 +48,7 @@ enum Section {
     Marks,
     /// Which use, which variant.
     Tables,
-    /// By unit, and one more: its number, and where its rows, links and needs begin.
+    /// By unit, and one more: its number, and where its rows, links, needs and places begin.
     Units,
     /// Page and unit, ascending.
     Owners,
@@ -57,12 +58,16 @@ enum Section {
     Links,
     /// Numbers of the units that another one's code leads to in line.
     Needs,
+    /// Where a unit's translations are: of hot code, of rare exits and of descriptors, from and to.
+    Places,
     /// The guest's, and what is watched in it.
     Code,
     /// Where the translations that came into code memory together begin, and their unit's number.
     Commits,
     /// Two numbers each.
     Phases,
+    /// Of each segment of translated code, ascending: its number and its checksum.
+    Checks,
 }
 
 /// The number of the unit of what is made for `pc` in a phase.
@@ -138,14 +143,15 @@ pub(super) struct LinkRow {
     pub(super) exit: u64,
 }
 
-/// Reads as much of a file as there is room for, if it can.
-pub(super) type Reader<'a> = &'a (dyn Fn(&mut [u8]) -> bool + Sync);
-
 /// What an earlier recording has kept.
 pub(super) struct Image {
     file: Arc<MappedFile>,
     sections: [Range<usize>; SECTIONS],
-    end: Extent,
+    segments: Segments,
+    /// Segments whose code is in code memory.
+    loaded: FixedSet<u32>,
+    /// A segment is not what was kept.
+    pub(super) is_damaged: bool,
     /// Of each page: where its owners are.
     owners: FixedMap<u32, Range<usize>>,
     states: Vec<State>,
@@ -166,15 +172,8 @@ pub(super) enum State {
 }
 
 impl Image {
-    /// The image in a file, if it is sound, and made by an engine like this one. Its code is put where it
-    /// belongs by `place`, which is given what to read it with.
-    pub(super) fn read(
-        file: &File,
-        key: u64,
-        memory: Range<u64>,
-        first: Extent,
-        place: impl FnOnce(Extent, [Reader; 2]) -> Option<[u32; 2]>,
-    ) -> Option<Image> {
+    /// The image in a file, if it is sound, and made by an engine like this one.
+    pub(super) fn read(file: &File, key: u64, memory: Range<u64>, first: Extent) -> Option<Image> {
         let mut head = [0; HEAD * WORD];
         file.read_exact_at(&mut head, 0).ok()?;
         let (checked, head_check) = head.split_last_chunk()?;
@@ -203,22 +202,21 @@ impl Image {
         if mapped.bytes().len() != at {
             return None;
         }
-        let [hot_at, cold_at, rest_at] =
-            [0, 1, 2].map(|section: usize| sections[section].start as u64);
-        let [.., hot_check, cold_check, rest_check, _] = head[..] else { return None };
-        let hot = &|buffer: &mut [u8]| file.read_exact_at(buffer, hot_at).is_ok();
-        let cold = &|buffer: &mut [u8]| file.read_exact_at(buffer, cold_at).is_ok();
-        let checks = thread::scope(|scope| {
-            let of_rest = scope.spawn(|| check(&mapped.bytes()[rest_at as usize..]));
-            let of_code = place(end, [hot, cold])?;
-            Some((of_code, of_rest.join().ok()?))
-        });
-        if checks != Some(([hot_check, cold_check], rest_check)) {
+        let &[.., rest_check, _] = &head[..] else { return None };
+        if check(&mapped.bytes()[sections[2].start..]) != rest_check {
             return None;
         }
-        let file = Arc::new(mapped);
-        let (owners, states) = (FixedMap::default(), Vec::new());
-        let mut image = Image { file, sections, end, owners, states };
+        let (owners, states, loaded) = Default::default();
+        let segments = Segments { memory, first, end };
+        let mut image = Image {
+            file: Arc::new(mapped),
+            sections,
+            segments,
+            loaded,
+            is_damaged: false,
+            owners,
+            states,
+        };
         let mut owners: FixedMap<u32, Range<usize>> = FixedMap::default();
         for (at, [page, _]) in rows::<2>(image.section(Section::Owners)).enumerate() {
             owners.entry(page).or_insert(at..at).end = at + 1;
@@ -234,17 +232,68 @@ impl Image {
     }
 
     pub(super) fn end(&self) -> Extent {
-        self.end
+        self.segments.end
+    }
+
+    /// Translated code, hot and rare, if it is what was kept.
+    fn code(&self) -> Option<[&[u8]; 2]> {
+        let is_sound = self.segments.all().into_iter().all(|number| self.segment(number).is_some());
+        is_sound.then(|| [0, 1].map(|section| &self.file.bytes()[self.sections[section].clone()]))
+    }
+
+    /// The code of a segment, if it is what was kept, and where it belongs.
+    pub(super) fn segment(&self, number: u32) -> Option<(u64, &[u8])> {
+        let range = self.segments.range(number);
+        let Segments { first, end, .. } = &self.segments;
+        let (section, start) = match range.start < end.chunk {
+            true => (&self.sections[0], first.hot),
+            false => (&self.sections[1], end.chunk),
+        };
+        let at = section.start + (range.start - start) as usize;
+        let bytes = self.file.bytes().get(at..at + (range.end - range.start) as usize)?;
+        let checks = self.section(Section::Checks);
+        let known = |at: usize| row::<2>(checks, at).map_or(u32::MAX, |[number, _]| number);
+        let place = partition_point(checks.len() / (2 * WORD), |at| known(at) < number);
+        let [known, expected] = row(checks, place)?;
+        (known == number && check(bytes) == expected).then_some((range.start, bytes))
+    }
+
+    /// The segments with code of a unit that are not in code memory.
+    pub(super) fn not_loaded(&self, unit: usize) -> Vec<u32> {
+        let ranges = self.places(unit).flat_map(|[hot, hot_end, cold, cold_end, ..]| {
+            [hot..hot_end, cold..cold_end].map(|part| u64::from(part.start)..u64::from(part.end))
+        });
+        let segments = ranges.flat_map(|range| self.segments.within(range));
+        let is_missing =
+            |&it: &u32| !self.loaded.contains(&it) && !self.segments.range(it).is_empty();
+        let mut missing: Vec<u32> = segments.filter(is_missing).collect();
+        missing.sort_unstable();
+        missing.dedup();
+        missing
+    }
+
+    /// The segment's code is in code memory.
+    pub(super) fn set_loaded(&mut self, number: u32) {
+        self.loaded.insert(number);
+    }
+
+    /// Descriptors of a unit, by their numbers among all that the engine has.
+    pub(super) fn descriptors_of(&self, unit: usize) -> impl Iterator<Item = (usize, Desc)> {
+        let first = self.segments.first.descriptors;
+        self.places(unit).flat_map(move |[.., from, to]| {
+            (from as usize..to as usize).filter_map(move |number| {
+                Some((number, self.descriptor(number.checked_sub(first)?)?))
+            })
+        })
+    }
+
+    fn places(&self, unit: usize) -> impl Iterator<Item = [u32; 6]> {
+        self.part(Section::Places, unit, 4)
     }
 
     /// How many descriptors there are.
     pub(super) fn descriptors(&self) -> usize {
         rows::<4>(self.section(Section::Descriptors)).len()
-    }
-
-    /// All of them.
-    pub(super) fn all_descriptors(&self) -> impl Iterator<Item = Desc> {
-        rows(self.section(Section::Descriptors)).map(Desc::of_row)
     }
 
     pub(super) fn descriptor(&self, number: usize) -> Option<Desc> {
@@ -335,7 +384,7 @@ impl Image {
             .map(|[field, exit, ..]| LinkRow { field: field.into(), exit: exit.into() })
     }
 
-    fn unit(&self, unit: usize) -> Option<[u32; 4]> {
+    fn unit(&self, unit: usize) -> Option<[u32; 5]> {
         row(self.section(Section::Units), unit)
     }
 
@@ -388,18 +437,19 @@ impl Image {
             .map(|[start, number]| [start, if is_kept(number) { number } else { NO_UNIT }])
             .collect();
         index.phases = rows(self.section(Section::Phases)).collect();
-        let units = rows::<4>(self.section(Section::Units)).enumerate();
+        let units = rows::<5>(self.section(Section::Units)).enumerate();
         for (unit, [number, ..]) in units.filter(|&(unit, _)| stays.get(unit) == Some(&true)) {
             parts.rows.extend(self.part(Section::Rows, unit, 1).map(|row| (number, row)));
             parts.links.extend(self.part(Section::Links, unit, 2).map(|link| (number, link)));
             let needs = self.part::<1>(Section::Needs, unit, 3);
             parts.needs.extend(needs.map(|[needed]| (number, needed)));
+            parts.places.extend(self.places(unit).map(|place| (number, place)));
         }
     }
 }
 
 /// Bytes of a unit.
-const UNIT: usize = 4 * WORD;
+const UNIT: usize = 5 * WORD;
 
 /// How many of the first numbers have a property that no later one has.
 fn partition_point(end: usize, has: impl Fn(usize) -> bool) -> usize {

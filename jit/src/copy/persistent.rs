@@ -12,8 +12,8 @@
 //!
 //! # When it counts
 //! The translations of a region of guest code, with the blocks that follow them in line, are a *unit*.
-//! At first nothing leads to a unit's code. When a thread comes to a page of it, the unit is brought
-//! back: if all guest code that it was made from is what it was, byte by byte, and no hook has come
+//! At first nothing of a unit is in code memory. When a thread comes to a page of it, the unit is brought
+//! back, in whole segments: if all guest code that it was made from is what it was, byte by byte, and no hook has come
 //! into it, its places are made known as if its blocks had been translated at that moment. Otherwise
 //! they are translated. So what is kept may cost time, and is never wrong, whatever a program's
 //! libraries are today.
@@ -29,16 +29,13 @@
 //! above 2 GiB is seldom.
 
 use super::desc::{Desc, Kind, Variant};
-use super::image::{
-    Contents, Extent, Image, Journal, LinkRow, Persistent, Reader, Row, State, What, check,
-};
+use super::image::{Contents, Image, Journal, LinkRow, Persistent, Row, State, What};
 use super::tables::Use;
-use super::translator::{STEP, Translator};
+use super::translator::Translator;
 use crate::memory::read_guest;
 use refrain_trace::fixed::digest;
 use refrain_vm::layout::PAGE;
 use std::fs::File;
-use std::thread;
 
 /// Translated code that is kept at most.
 const MOST: u64 = 24 << 20;
@@ -57,9 +54,9 @@ impl Translator {
         }
         let key = digest(&(build, format!("{:?}", self.config)));
         let first = self.extent();
-        let image = kept.and_then(|file| {
-            Image::read(file, key, self.code(), first, |end, parts| self.read_code(end, parts))
-        });
+        let image = kept.and_then(|file| Image::read(file, key, self.code(), first));
+        let has_room = |image: &Image| self.arena.has_room(image.descriptors() as u64);
+        let image = image.filter(has_room);
         if let Some(image) = &image {
             self.take(image);
         }
@@ -69,40 +66,9 @@ impl Translator {
             Some(Box::new(Persistent { journal, image, key, first, begun, end: None }));
     }
 
-    /// Has code of an earlier recording, which reached up to `end`, read to where it was, if there is room
-    /// for its descriptors; says what its checksums are. Nothing leads there so far.
-    fn read_code(&self, end: Extent, [hot, cold]: [Reader; 2]) -> Option<[u32; 2]> {
-        let more = (end.descriptors as u64).checked_sub(self.arena.len() as u64)?;
-        if !self.arena.has_room(more) {
-            return None;
-        }
-        let (memory, code) = (&self.memory, self.memory.range());
-        let read = |prepared, range, read: Reader| {
-            memory.prepare(prepared);
-            // SAFETY: the ranges are free parts of the code memory that do not overlap; no translated code
-            // leads there, and nobody else writes there: the translator is locked.
-            unsafe { memory.with_bytes(range, |bytes| read(bytes).then(|| check(bytes))) }
-        };
-        let now = self.extent();
-        let (of_hot, of_cold) = (now.hot..end.hot, end.chunk..now.chunk);
-        let with_room = code.start..end.hot.next_multiple_of(STEP).min(end.chunk);
-        thread::scope(|scope| {
-            let hot = scope.spawn(|| read(with_room, of_hot, hot));
-            let cold = read(end.chunk..code.end, of_cold, cold)?;
-            Some([hot.join().ok()??, cold])
-        })
-    }
-
-    /// Takes descriptors and the map of faults from an image whose code is there.
+    /// Leaves room for what an image has, and takes its map of faults.
     fn take(&mut self, image: &Image) {
-        for desc in image.all_descriptors() {
-            // The machine's gates read these by themselves.
-            if matches!(desc.kind, Kind::Ordered(_) | Kind::Strings(_) | Kind::Performed { .. }) {
-                self.arena.keep(desc);
-            } else {
-                self.arena.leave_place();
-            }
-        }
+        self.arena.leave_places(image.descriptors());
         self.faults.take(image.end().hot, image.faults());
         for (which, variant) in image.tables() {
             self.table(which, variant);
@@ -118,9 +84,13 @@ impl Translator {
         }
     }
 
-    /// What is to be kept, if enough of it is new.
+    /// What is to be kept, if enough of it is new. Nothing, if the file that there is is damaged: a later
+    /// recording begins anew.
     pub(super) fn kept_code(&self) -> Option<Vec<Vec<u8>>> {
         let persistent = self.persistent.as_ref()?;
+        if persistent.image.as_ref().is_some_and(|image| image.is_damaged) {
+            return Some(Vec::new());
+        }
         let end = persistent.end.unwrap_or_else(|| self.extent());
         let had = persistent.image.as_ref().map_or(persistent.first, Image::end).hot;
         let (new, all) = (end.hot - had, end.hot - persistent.first.hot);
@@ -143,7 +113,9 @@ impl Translator {
             tables: armed.map(|(which, variant)| [which as u32, variant as u32]).collect(),
         };
         let memory = &self.memory;
-        contents.encode(persistent.image.as_ref(), &persistent.journal, |range| memory.read(range))
+        let image = persistent.image.as_ref();
+        let encoded = contents.encode(image, &persistent.journal, |range| memory.read(range));
+        encoded.or_else(|| image.map(|_| Vec::new()))
     }
 
     /// What a descriptor says that was kept.
@@ -183,11 +155,11 @@ impl Translator {
     /// A translation for `pc` begins: what was noted of one that failed does not count.
     pub(super) fn note_begin(&mut self, pc: u64) {
         if self.persistent.is_some() {
-            let (phase, begun) = (self.phase(), self.arena.len());
+            let (phase, begun) = (self.phase(), self.extent());
             if let Some(journal) = self.journal() {
-                journal.begin(pc, phase);
+                journal.begin(pc, phase, begun);
             }
-            self.persistent.iter_mut().for_each(|persistent| persistent.begun = begun);
+            self.persistent.iter_mut().for_each(|it| it.begun = begun.descriptors);
         }
     }
 
@@ -265,7 +237,9 @@ impl Translator {
             let is_as_it_was = |units: &Vec<usize>| {
                 units.iter().all(|&unit| self.is_as_it_was(&image, unit, &mut read))
             };
-            let Some(units) = image.with_needs(unit).filter(is_as_it_was) else {
+            let units = image.with_needs(unit).filter(is_as_it_was);
+            let is_loaded = |units: &Vec<usize>| units.iter().all(|&it| self.load(&mut image, it));
+            let Some(units) = units.filter(is_loaded) else {
                 image.set_state(unit, State::Other);
                 continue;
             };
@@ -291,6 +265,29 @@ impl Translator {
                 !hooked && !self.is_generated(pc) && read.is_same(pc, code)
             },
         )
+    }
+
+    /// Puts the code of a unit in its place, and the descriptors that the machine's gates read by themselves.
+    /// False if it is not what was kept.
+    fn load(&mut self, image: &mut Image, unit: usize) -> bool {
+        for number in image.not_loaded(unit) {
+            let Some((address, code)) = image.segment(number) else {
+                image.is_damaged = true;
+                return false;
+            };
+            let end = address + code.len() as u64;
+            self.memory.prepare(address - address % PAGE..end.next_multiple_of(PAGE));
+            // SAFETY: the segment is none that was loaded before, so no translated code leads to it (`take` has
+            // left room for it); it is code that was made for this place.
+            unsafe { self.memory.write(address, code) };
+            image.set_loaded(number);
+        }
+        for (number, desc) in image.descriptors_of(unit) {
+            if matches!(desc.kind, Kind::Ordered(_) | Kind::Strings(_) | Kind::Performed { .. }) {
+                self.arena.put(number, desc);
+            }
+        }
+        true
     }
 
     /// Makes the blocks, entries and jumps of a unit known, as a translation does at its end.

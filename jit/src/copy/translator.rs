@@ -44,7 +44,7 @@ const MIN_EXIT: u64 = 8;
 /// Where blocks begin.
 const BLOCK_ALIGNMENT: u64 = 16;
 /// Rare exits are allocated in chunks of this size.
-const CHUNK: u64 = 64 << 10;
+pub(super) const CHUNK: u64 = 64 << 10;
 /// Bytes of a `jmp` to a fixed place.
 const JUMP: u64 = 5;
 /// Pages of code of a short program.
@@ -616,7 +616,7 @@ impl Translator {
     /// Goes on translating behind code of an earlier recording, which reaches up to `end`.
     pub(super) fn begin_behind(&mut self, end: Extent) {
         self.hot_next = end.hot;
-        self.hot_ready = end.hot.next_multiple_of(STEP).min(end.chunk);
+        self.hot_ready = end.hot - end.hot % PAGE;
         self.cold_chunk = end.chunk;
         self.cold_next = end.cold;
         self.cold_end = end.chunk + CHUNK;

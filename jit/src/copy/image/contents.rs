@@ -1,10 +1,12 @@
 //! Making an image, at the end of a recording.
 
-use super::journal::{Journal, OPAQUE, VARIANT, What, code_of};
+use super::journal::{Commit, Journal, OPAQUE, VARIANT, What, code_of};
+use super::segments::Segments;
 use super::{Extent, Image, MAGIC, NO_UNIT, Section, check, phase_words, unit_of};
 use crate::copy::desc::Variant;
 use crate::copy::emit;
 use crate::copy::rows::{WORD, bytes};
+use crate::copy::translator::CHUNK;
 use refrain_vm::layout::PAGE;
 use std::ops::Range;
 use std::thread;
@@ -33,11 +35,11 @@ impl Contents {
     ) -> Option<Vec<Vec<u8>>> {
         let code = [self.first.hot..self.end.hot, self.end.chunk..self.memory.end];
         let (bytes_of_code, index) = thread::scope(|scope| {
-            let bytes_of_code = scope.spawn(|| code.clone().map(read));
-            let index = Index::new(image, journal);
+            let bytes_of_code = scope.spawn(|| self.code(image, read));
+            let index = Index::new(image, journal, self.end);
             (bytes_of_code.join(), index)
         });
-        let ([mut hot, mut cold], index) = (bytes_of_code.ok()?, index?);
+        let ([mut hot, mut cold], index) = (bytes_of_code.ok()??, index?);
         for &[field, exit, _, body] in &index.links {
             let to = if body == 0 { exit } else { body };
             let (field, to) = (u64::from(field), u64::from(to));
@@ -49,28 +51,65 @@ impl Contents {
             let displacement = emit::displacement(field, to).to_le_bytes();
             bytes.get_mut(at..at + WORD)?.copy_from_slice(&displacement);
         }
-        let (checks, (sections, check_of_sections)) = thread::scope(|scope| {
-            let checks = scope.spawn(|| [check(&hot), check(&cold)]);
-            let sections = self.sections(image, journal, &index);
-            let mut all = crc32fast::Hasher::new();
-            sections.iter().for_each(|section| all.update(section));
-            (checks.join(), (sections, all.finalize()))
+        let (checks, mut sections) = thread::scope(|scope| {
+            let checks = scope.spawn(|| self.checks([&hot, &cold]));
+            (checks.join(), self.sections(image, journal, &index))
         });
+        sections.push(bytes(&[], &checks.ok()?));
+        let mut all = crc32fast::Hasher::new();
+        sections.iter().for_each(|section| all.update(section));
         let mut head = MAGIC.to_vec();
         head.extend([self.key as u32, (self.key >> 32) as u32]);
         head.extend([self.memory.start as u32, self.memory.end as u32]);
         head.extend(self.first.words());
         head.extend(self.end.words());
         head.extend([&hot, &cold].into_iter().chain(&sections).map(|section| section.len() as u32));
-        head.extend(checks.ok()?);
-        head.push(check_of_sections);
+        head.push(all.finalize());
         let head: Vec<[u32; 1]> = head.into_iter().map(|word| [word]).collect();
         let head = bytes(&[], &head);
         let head = [&head[..], &check(&head).to_le_bytes()].concat();
         Some([head, hot, cold].into_iter().chain(sections).collect())
     }
 
-    /// The sections behind those of translated code.
+    /// Translated code, hot and rare: what an image had is as it stands there, since what has been loaded of
+    /// it is patched by now.
+    fn code(
+        &self,
+        image: Option<&Image>,
+        read: impl Fn(Range<u64>) -> Vec<u8>,
+    ) -> Option<[Vec<u8>; 2]> {
+        let (first, end) = (self.first, self.end);
+        let Some(image) = image else {
+            return Some([read(first.hot..end.hot), read(end.chunk..self.memory.end)]);
+        };
+        let [hot, cold] = image.code()?;
+        let had = image.end();
+        // The rest of its lowest chunk may have been used since then.
+        let rest = (had.chunk + CHUNK).min(self.memory.end);
+        let at = |address: u64| (address - had.chunk) as usize;
+        let new_cold = [
+            &read(end.chunk..had.chunk)[..],
+            cold.get(..at(had.cold))?,
+            &read(had.cold..rest),
+            cold.get(at(rest)..)?,
+        ];
+        Some([[hot, &read(had.hot..end.hot)].concat(), new_cold.concat()])
+    }
+
+    /// The checksum of each segment of translated code.
+    fn checks(&self, [hot, cold]: [&[u8]; 2]) -> Vec<[u32; 2]> {
+        let Contents { first, end, .. } = *self;
+        let segments = Segments { memory: self.memory.clone(), first, end };
+        let check_of = |number| {
+            let range = segments.range(number);
+            let (bytes, start) =
+                if range.start < end.chunk { (hot, first.hot) } else { (cold, end.chunk) };
+            check(&bytes[(range.start - start) as usize..(range.end - start) as usize])
+        };
+        segments.all().into_iter().map(|number| [number, check_of(number)]).collect()
+    }
+
+    /// The sections behind those of translated code, but for the checksums.
     fn sections(&self, image: Option<&Image>, journal: &Journal, index: &Index) -> Vec<Vec<u8>> {
         let had = |section| image.map_or(&[][..], |image| image.section(section));
         let (blocks, marks) = &self.faults;
@@ -84,6 +123,7 @@ impl Contents {
             bytes(&[], &index.rows),
             bytes(&[], &index.links),
             bytes(&[], &index.needs),
+            bytes(&[], &index.places),
             [had(Section::Code), &journal.code].concat(),
             bytes(&[], &index.commits),
             bytes(&[], &index.phases),
@@ -94,11 +134,12 @@ impl Contents {
 /// Units, as their sections have them.
 #[derive(Default)]
 pub(super) struct Index {
-    units: Vec<[u32; 4]>,
+    units: Vec<[u32; 5]>,
     owners: Vec<[u32; 2]>,
     rows: Vec<[u32; 4]>,
     links: Vec<[u32; 4]>,
     needs: Vec<[u32; 1]>,
+    places: Vec<[u32; 6]>,
     pub(super) commits: Vec<[u32; 2]>,
     pub(super) phases: Vec<[u32; 2]>,
 }
@@ -109,10 +150,11 @@ pub(super) struct Parts {
     pub(super) rows: Vec<(u32, [u32; 4])>,
     pub(super) links: Vec<(u32, [u32; 4])>,
     pub(super) needs: Vec<(u32, u32)>,
+    pub(super) places: Vec<(u32, [u32; 6])>,
 }
 
 impl Index {
-    fn new(image: Option<&Image>, journal: &Journal) -> Option<Index> {
+    fn new(image: Option<&Image>, journal: &Journal, end: Extent) -> Option<Index> {
         let mut index = Index::default();
         let mut parts = Parts::default();
         if let Some(image) = image {
@@ -122,18 +164,20 @@ impl Index {
             journal,
             &mut parts,
             image.map_or(0, |image| image.section(Section::Code).len()),
+            end,
         )?;
         // What is new comes behind what was there before, of one address too.
         parts.rows.sort_by_key(|&(unit, row)| (unit, row[0]));
         parts.links.sort_by_key(|&(unit, _)| unit);
+        parts.places.sort_by_key(|&(unit, _)| unit);
         parts.needs.sort_unstable();
         parts.needs.dedup();
         index.owners.extend(parts.rows.iter().map(|&(unit, row)| [row[0] / PAGE as u32, unit]));
         index.owners.dedup();
         index.owners.sort_unstable();
         index.owners.dedup();
-        let (mut rows, mut links, mut needs) =
-            (&parts.rows[..], &parts.links[..], &parts.needs[..]);
+        let (mut rows, mut links, mut needs, mut places) =
+            (&parts.rows[..], &parts.links[..], &parts.needs[..], &parts.places[..]);
         while let Some(&(unit, _)) = rows.first() {
             index.units.push(index.unit(unit));
             let of_unit = split(&mut rows, unit);
@@ -144,6 +188,7 @@ impl Index {
             });
             index.links.extend(links);
             index.needs.extend(split(&mut needs, unit).iter().map(|&(_, needed)| [needed]));
+            index.places.extend(split(&mut places, unit).iter().map(|&(_, place)| place));
         }
         index.units.push(index.unit(NO_UNIT));
         for owner in &mut index.owners {
@@ -154,16 +199,25 @@ impl Index {
     }
 
     /// A unit, which begins here.
-    fn unit(&self, unit: u32) -> [u32; 4] {
-        [unit, self.rows.len() as u32, self.links.len() as u32, self.needs.len() as u32]
+    fn unit(&self, unit: u32) -> [u32; 5] {
+        let Index { rows, links, needs, places, .. } = self;
+        let [rows, links, needs, places] =
+            [rows.len(), links.len(), needs.len(), places.len()].map(|len| len as u32);
+        [unit, rows, links, needs, places]
     }
 
-    /// Adds what a journal has noted; its code comes behind so many bytes.
-    fn add(&mut self, journal: &Journal, parts: &mut Parts, code: usize) -> Option<()> {
+    /// Adds what a journal has noted until code memory reached so far; its code comes behind so many bytes.
+    fn add(
+        &mut self,
+        journal: &Journal,
+        parts: &mut Parts,
+        code: usize,
+        end: Extent,
+    ) -> Option<()> {
         let mut code = code as u32;
         let phases: Vec<u32> = journal.phases.iter().map(|&phase| self.phase(phase)).collect();
         let [mut row, mut link, mut jump] = [0; 3];
-        for commit in &journal.commits {
+        for (at, commit) in journal.commits.iter().enumerate() {
             let mut unit = match commit.owner {
                 Some((pc, phase)) => unit_of(pc, *phases.get(phase as usize)?),
                 None => NO_UNIT,
@@ -185,6 +239,13 @@ impl Index {
                 }
             }
             self.commits.push([commit.start, unit]);
+            if unit != NO_UNIT {
+                let end = match journal.commits.get(at + 1) {
+                    Some(next) => Extent { hot: next.start.into(), ..next.begun },
+                    None => end,
+                };
+                add_place(&mut parts.places, unit, place_of(commit, end));
+            }
             for &[pc, place, rest] in rows {
                 if unit != NO_UNIT {
                     parts.rows.push((unit, [pc, place, rest, code]));
@@ -210,6 +271,37 @@ impl Index {
         });
         place as u32
     }
+}
+
+/// Where a translation is that reaches up to `end`: hot code, rare exits, descriptors.
+fn place_of(commit: &Commit, end: Extent) -> [u32; 6] {
+    let begun = commit.begun;
+    // Chunks lie side by side, the later below.
+    let cold = match begun.chunk == end.chunk {
+        true => begun.cold..end.cold,
+        false => end.chunk..begun.chunk + CHUNK,
+    };
+    [
+        commit.start,
+        end.hot as u32,
+        cold.start as u32,
+        cold.end as u32,
+        begun.descriptors as u32,
+        end.descriptors as u32,
+    ]
+}
+
+/// Adds a place of a unit; what goes on where the last one ends is one with it.
+fn add_place(places: &mut Vec<(u32, [u32; 6])>, unit: u32, place: [u32; 6]) {
+    let [hot, _, cold, _, descriptors, _] = place;
+    if let Some((last_unit, last)) = places.last_mut()
+        && *last_unit == unit
+        && [last[1], last[3], last[5]] == [hot, cold, descriptors]
+    {
+        (last[1], last[3], last[5]) = (place[1], place[3], place[5]);
+        return;
+    }
+    places.push((unit, place));
 }
 
 /// The first ones, which are of this unit.

@@ -1,5 +1,6 @@
 //! What the translator makes known while it translates.
 
+use super::Extent;
 use crate::copy::desc::Variant;
 use crate::copy::emit::REACH;
 
@@ -48,12 +49,16 @@ pub(in crate::copy) struct Journal {
     pub(super) phases: Vec<u64>,
     /// What the translation under way is for, and the place of its phase; none if it is not to be kept.
     owner: Option<(u32, u32)>,
+    /// Where it has begun.
+    begun: Extent,
 }
 
 /// Translations that came into code memory together, and where what was noted of them ends.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Commit {
     pub(super) start: u32,
+    /// How far code memory reached before.
+    pub(super) begun: Extent,
     /// What they are for, and the place of the phase.
     pub(super) owner: Option<(u32, u32)>,
     pub(super) rows: usize,
@@ -85,8 +90,9 @@ impl Bits {
 
 impl Journal {
     /// A translation for `pc` begins. What was noted of one that failed does not count.
-    pub(in crate::copy) fn begin(&mut self, pc: u64, phase: Option<u64>) {
+    pub(in crate::copy) fn begin(&mut self, pc: u64, phase: Option<u64>, begun: Extent) {
         self.take_back();
+        self.begun = begun;
         self.owner = phase.filter(|_| pc < REACH).map(|phase| {
             let last = self.phases.len().checked_sub(1).filter(|&last| self.phases[last] == phase);
             let place = last.unwrap_or_else(|| {
@@ -117,6 +123,7 @@ impl Journal {
         }
         self.commits.push(Commit {
             start: start as u32,
+            begun: self.begun,
             owner: self.owner,
             rows: self.rows.len(),
             links: self.links.len(),
