@@ -21,7 +21,7 @@ impl Session {
         if trace.is_transformed() {
             bail!(Refused, "{} is a transformed trace: rank the recording", path.display());
         }
-        let file = trace_file::open(path)?;
+        let file = self.open(path)?;
         let analysis = self.ask(file, &Request::Analyse(draws));
         let analysis = analysis.with_context(|| format!("cannot analyse {}", path.display()))?;
         let (measured, beside, extent) = match analysis {
