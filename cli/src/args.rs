@@ -443,6 +443,21 @@ pub(crate) struct Run {
     /// Find data races instead of ranking locks
     #[arg(long, conflicts_with_all = ["top", "details"])]
     pub(crate) races: bool,
+    /// If the replay diverges and teaches the next recording more, run the program again: N runs at most
+    ///
+    /// A race that nobody watched can make the replay leave the recording. It then learns which
+    /// instructions raced, and the next recording watches them. Each run does all that the program does:
+    /// it writes its output and its files again, and reads on in its input where the last run stopped,
+    /// unless the input is a file. The trace that stays is the last one. A run that a signal ended is the
+    /// last.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..),
+        conflicts_with_all = ["races", "no_learn", "follow"]
+    )]
+    pub(crate) attempts: u32,
     #[command(flatten)]
     pub(crate) ranking: Ranking,
     #[command(flatten)]

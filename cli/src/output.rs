@@ -152,6 +152,14 @@ impl Console {
         Console { stdout, stderr }
     }
 
+    /// Makes standard output what it was.
+    pub(crate) fn restore_stdout(&self) -> std::io::Result<()> {
+        match &self.stdout {
+            Some(stdout) => Ok(rustix::stdio::dup2_stdout(stdout.file())?),
+            None => Ok(()),
+        }
+    }
+
     /// Gives both to a command.
     pub(crate) fn give_to(self, command: &mut Command) {
         let stdio = |fd: Option<Hidden>| fd.map_or_else(Stdio::null, |fd| fd.into_file().into());

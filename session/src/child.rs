@@ -21,10 +21,9 @@ const OUTPUT_PIECE: usize = 1 << 20;
 /// Amounts in one frame.
 const AMOUNTS_PIECE: usize = 1 << 16;
 
-/// What the command with the hidden subcommand [`REPLAY_CHILD`](crate::REPLAY_CHILD) does: gives up all rights, replays
-/// the trace on its standard input as it is asked to on its standard output, and answers there. `call`
-/// says who asks.
-/// `tolerant` goes on where the kernel lacks what the sandbox is made of.
+/// What the command with the hidden subcommand [`REPLAY_CHILD`](crate::REPLAY_CHILD) does: it gives up all
+/// rights, replays the trace on its standard input as it is asked to on its standard output, and answers there.
+/// `call` says who asks. If `tolerant`, it goes on where the kernel lacks what the sandbox is made of.
 pub fn serve(call: &str, tolerant: bool) -> crate::Result<()> {
     Build::own().greet(&mut std::io::stdout())?;
     protocol::called(call)?;

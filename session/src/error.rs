@@ -1,5 +1,6 @@
 //! The crate's one error type.
 
+use crate::races::Lesson;
 use refrain_vm::EngineError;
 use std::error::Error as _;
 use std::path::{Path, PathBuf};
@@ -34,6 +35,14 @@ pub enum Error {
     /// The trace's: what it says cannot be, or is not enough.
     #[error("{0}")]
     Unusable(String),
+    /// The recorded program's: it races, and the replay left the recording.
+    #[error("{what}")]
+    Diverged {
+        /// What cannot be done, where the replay diverged, and what helps.
+        what: String,
+        /// What the replay has taught: another recording of the program may be exact.
+        lesson: Option<Lesson>,
+    },
     /// The recorded program's, or this machine's.
     #[error(transparent)]
     Machine(#[from] refrain_vm::Error),

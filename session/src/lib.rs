@@ -152,7 +152,7 @@ pub use machine::{Amount, Extent, Policy, ReplayOptions, Segments, Skeleton, Wor
 pub use model::VirtualMachine;
 pub use operations::{Look, PackedTrace, TransformedTrace, libraries, must_be_searchable};
 pub use protocol::REPLAY_CHILD;
-pub use races::{Pair, Races, Side};
+pub use races::{Lesson, Pair, Races, Side};
 pub use recorder::{Recorded, Recording};
 pub use refrain_analysis::Atomics;
 pub use replayed::{Divergence, Replayed, describe};

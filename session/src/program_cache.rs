@@ -1,5 +1,6 @@
 //! What recordings of a program keep for later ones of the same program: a file for each program in a
-//! folder of the user's cache, which nobody else may write. A file is replaced at once or not at all, and the oldest ones are removed.
+//! folder of the user's cache, which nobody else may write. A file is replaced at once or not at all, and the
+//! oldest ones are removed.
 
 use crate::cache;
 use std::ffi::OsString;

@@ -75,9 +75,37 @@ impl Races {
         self.pairs.first().filter(|pair| !pair.in_library)
     }
 
-    /// Whether the next recording of the program orders more than this one.
-    pub fn have_taught(&self) -> bool {
-        self.every_access || self.learned > Some(0) || self.learned_before
+    /// What the next recording of the program orders more than this one.
+    pub fn lesson(&self) -> Option<Lesson> {
+        match self.learned {
+            _ if self.every_access => Some(Lesson::EveryAccess),
+            Some(new @ 1..) => Some(Lesson::Sites(new)),
+            _ => self.learned_before.then_some(Lesson::Before),
+        }
+    }
+}
+
+/// What a diverged replay has taught: how the next recording of the program differs. Prints as a sentence
+/// without its end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lesson {
+    /// It watches so many more instructions.
+    Sites(u64),
+    /// It watches what an earlier replay of the same recording has found.
+    Before,
+    /// It orders every access.
+    EveryAccess,
+}
+
+impl std::fmt::Display for Lesson {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the next recording of the program ")?;
+        match self {
+            Lesson::Sites(1) => f.write_str("watches 1 more instruction"),
+            Lesson::Sites(new) => write!(f, "watches {new} more instructions"),
+            Lesson::Before => f.write_str("watches instructions that an earlier replay has found"),
+            Lesson::EveryAccess => f.write_str("orders every access"),
+        }
     }
 }
 
@@ -85,5 +113,26 @@ impl Pair {
     /// Both places, for a line.
     pub fn short(&self) -> String {
         format!("{} and {}", self.first.place.short(), self.second.place.short())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lesson_is_what_the_next_recording_does_more() {
+        let races = |learned, learned_before, every_access| {
+            Races { learned, learned_before, every_access, ..Races::default() }.lesson()
+        };
+        assert_eq!(races(None, false, false), None);
+        assert_eq!(races(Some(0), false, false), None);
+        assert_eq!(races(Some(2), true, false), Some(Lesson::Sites(2)));
+        assert_eq!(races(Some(0), true, false), Some(Lesson::Before));
+        assert_eq!(races(Some(2), true, true), Some(Lesson::EveryAccess));
+        let said = [Lesson::Sites(1), Lesson::Sites(2)].map(|lesson| lesson.to_string());
+        assert!(
+            said[0].ends_with("1 more instruction") && said[1].ends_with("2 more instructions")
+        );
     }
 }

@@ -10,6 +10,7 @@ use crate::machine::{Analysis, Raced, Seen, Segments, Transformation};
 use crate::protocol::{self, Build, Message, REPLAY_CHILD, Request};
 use crate::replayed::{Divergence, Replayed};
 use crate::sandbox::{self, Need, Purpose};
+use crate::trace_file::PackedCopies;
 use crate::watchdog::Watchdog;
 use refrain_analysis::Tapped;
 use refrain_trace::ThreadId;
@@ -68,6 +69,7 @@ pub struct Session {
     unsandboxed: bool,
     max_memory: Option<u64>,
     listener: Arc<dyn Listener + Send + Sync>,
+    copies: Arc<PackedCopies>,
 }
 
 impl Default for Session {
@@ -84,8 +86,13 @@ impl Session {
 
     /// With the command at this path.
     pub fn by(command: impl Into<PathBuf>) -> Session {
-        let (command, listener) = (command.into(), Arc::new(()));
-        Session { command, unsandboxed: false, max_memory: None, listener }
+        Session {
+            command: command.into(),
+            unsandboxed: false,
+            max_memory: None,
+            listener: Arc::new(()),
+            copies: Arc::default(),
+        }
     }
 
     /// Goes on where the kernel lacks Landlock or seccomp, with what is there: only for traces that
@@ -126,6 +133,11 @@ impl Session {
     /// others), before it reads a trace.
     pub fn confine(&self, purpose: &Purpose<'_>) -> crate::Result<()> {
         sandbox::enter(purpose, self.unsandboxed).map(drop)
+    }
+
+    /// Opens a trace for a child process, with the contents of the files that it refers to.
+    pub(crate) fn open(&self, path: &Path) -> crate::Result<File> {
+        self.copies.open(path)
     }
 
     /// Has a child process answer a request.

@@ -7,17 +7,12 @@ mod packed;
 
 pub use check::{Checked, Repair, check};
 pub use new::{Named, NewTrace, is_being_recorded};
-pub(crate) use packed::pack;
+pub(crate) use packed::{PackedCopies, pack};
 
 use crate::error::{Context, Error, bail};
 use refrain_trace::{ThreadId, Trace};
 use std::fs::File;
 use std::path::Path;
-
-/// Opens a trace for the replay child, with what it refers to.
-pub fn open(path: &Path) -> crate::Result<File> {
-    packed::with_contents(path, plain(path)?)
-}
 
 /// Opens a trace as it is.
 fn plain(path: &Path) -> crate::Result<File> {

@@ -37,7 +37,7 @@ pub use format::{
     ChunkKind, FORMAT_VERSION, MAX_BLOB, MAX_CODE, MAX_EVENTS, MAX_MODULES, MAX_PART, MAX_PAYLOAD,
     MAX_RAW, MAX_THREADS, MAX_TRANSFORMED, PAGE,
 };
-pub use packed::write_packed;
+pub use packed::{refers_to_files, write_packed};
 pub use pages::PageRun;
 pub use reader::Trace;
 #[doc(hidden)]

@@ -44,15 +44,12 @@ pub enum Error {
     #[error("the trace has no {0}")]
     Missing(String),
     /// The user's: a file that the trace refers to is not what it was in the recording.
-    #[error(
-        "it has no copy of {path}, which it needs ({answer}); record without --reference, or pack the \
-         trace where the file is"
-    )]
+    #[error("it has no copy of {path}, which it needs{lack}")]
     Referenced {
         /// The file.
         path: String,
-        /// Why it cannot be had.
-        answer: std::io::Error,
+        /// Why its pages are not there.
+        lack: Lack,
     },
     /// The trace's or the recorded program's: more than this crate agrees to hold.
     #[error("{what}: {found} is over the limit of {limit}")]
@@ -82,6 +79,35 @@ impl Error {
     pub(crate) fn io(action: impl Into<String>) -> impl FnOnce(std::io::Error) -> Error {
         let action = action.into();
         move |answer| Error::Io { action, answer }
+    }
+}
+
+/// Why pages that a trace refers to are not there. Prints what helps.
+#[derive(Debug)]
+pub enum Lack {
+    /// The trace was read as it is, without the files that it refers to.
+    NotPacked,
+    /// The file cannot be opened, or not be read.
+    Unreadable(std::io::Error),
+    /// The file has other contents than in the recording.
+    Changed,
+}
+
+impl fmt::Display for Lack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Lack::NotPacked => f.write_str(": `refrain pack` puts it in"),
+            Lack::Unreadable(answer) => write!(
+                f,
+                " and cannot read ({answer}): put the file back, or `refrain pack` the trace on a \
+                 machine that has the file"
+            ),
+            Lack::Changed => f.write_str(
+                "; the file has changed since the recording: put the recorded version back, and \
+                 `refrain pack` the trace before the file changes again, or record anew without \
+                 --reference",
+            ),
+        }
     }
 }
 

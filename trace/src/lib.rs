@@ -42,7 +42,7 @@ pub mod verify;
 
 pub use access::Access;
 pub use container::{Cursor, Trace, Writer};
-pub use error::{ChunkAt, Error, Result};
+pub use error::{ChunkAt, Error, Lack, Result};
 pub use event::{
     Event, EventClass, EventKind, HAS_PAYLOAD, NO_TICKET, OWN_ORDER, UNFINISHED, accessed, common,
     delivery, own_store,

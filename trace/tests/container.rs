@@ -7,8 +7,8 @@ use proptest::prelude::*;
 use refrain_trace::container::{self, IndexState, MAX_EVENTS, MAX_PART, PAGE, PageRun};
 use refrain_trace::payload::{self, SyscallRecord, Write};
 use refrain_trace::{
-    BlobId, Ending, Error, Event, EventId, EventKind, Footer, HAS_PAYLOAD, Header, MappedFile,
-    Order, OwnedTrace, ThreadId, Trace, UNFINISHED, Writer, order,
+    BlobId, Ending, Error, Event, EventId, EventKind, Footer, HAS_PAYLOAD, Header, Lack,
+    MappedFile, Order, OwnedTrace, ThreadId, Trace, UNFINISHED, Writer, order,
 };
 
 proptest! {
@@ -359,20 +359,18 @@ fn a_cursor_can_begin_anywhere() {
 }
 
 /// A recording that comes to a program whose every access is to be ordered says so behind its header.
+/// The end of a run with so many events in each thread.
+fn footer(events: Vec<u64>) -> Footer {
+    Footer { ending: Ending::Exited(0), tsc_end: 0, events, cpu_ns: 0, output_bytes: 0 }
+}
+
 #[test]
 fn a_trace_may_get_another_order() {
     let written = |orders: &[Order]| {
         let mut writer = Writer::new(Vec::new(), &Header::default()).unwrap();
         writer.events(ThreadId(0), EventId(0), &[Event::default()], &[]).unwrap();
         orders.iter().for_each(|&order| writer.order(order).unwrap());
-        let footer = Footer {
-            ending: Ending::Exited(0),
-            tsc_end: 0,
-            events: vec![1],
-            cpu_ns: 0,
-            output_bytes: 0,
-        };
-        writer.finish(&footer).unwrap()
+        writer.finish(&footer(vec![1])).unwrap()
     };
     let bytes = written(&[Order::Stride]);
     assert_eq!(Trace::from_bytes(bytes.clone()).unwrap().header().order, Order::Stride);
@@ -461,14 +459,8 @@ fn an_average_event_takes_less_than_eight_bytes() {
     for (t, events) in threads.iter().enumerate() {
         writer.events(ThreadId(t as u32), EventId(0), events, &[]).unwrap();
     }
-    let footer = Footer {
-        ending: Ending::Exited(0),
-        tsc_end: 0,
-        events: threads.iter().map(|t| t.len() as u64).collect(),
-        cpu_ns: 0,
-        output_bytes: 0,
-    };
-    let bytes = writer.finish(&footer).unwrap().len();
+    let events = threads.iter().map(|t| t.len() as u64).collect();
+    let bytes = writer.finish(&footer(events)).unwrap().len();
     let per_event = bytes as f64 / 40_000.0;
     assert!(per_event < 8.0, "{per_event} bytes per event");
 }
@@ -527,8 +519,8 @@ fn a_packed_trace_has_what_it_referred_to() {
     writer.pages(BlobId(0), &[PageRun { first: 2, count: 1 }], &[9; PAGE]).unwrap();
     let bytes = writer.abandon();
     assert!(container::check_bytes(bytes.clone()).unwrap().refers);
+    assert!(refers_to_files(&bytes));
     let trace = Trace::from_bytes(bytes).unwrap();
-    assert!(trace.has_references());
     assert_eq!(trace.kept(BlobId(0)).unwrap(), (PAGE as u64, 4 * PAGE as u64));
     let error = trace.pages(BlobId(0), |_, _| {}).unwrap_err();
     assert!(matches!(&error, Error::Referenced { path, .. } if path == "/lib/x.so"), "{error}");
@@ -538,8 +530,9 @@ fn a_packed_trace_has_what_it_referred_to() {
         std::io::Write::write_all(&mut file, contents).unwrap();
         container::write_packed(&trace, |_| file.try_clone(), Vec::new())
     };
-    let whole = Trace::from_bytes(packed(&contents).unwrap()).unwrap();
-    assert!(!whole.has_references());
+    let whole = packed(&contents).unwrap();
+    assert!(!refers_to_files(&whole));
+    let whole = Trace::from_bytes(whole).unwrap();
     let mut pages = std::collections::BTreeMap::new();
     whole.pages(BlobId(0), |offset, bytes| drop(pages.insert(offset, bytes.to_vec()))).unwrap();
     let numbers: Vec<u64> = pages.keys().map(|offset| offset / PAGE as u64).collect();
@@ -554,9 +547,36 @@ fn a_packed_trace_has_what_it_referred_to() {
     packed(&contents).unwrap();
     contents[4 * PAGE] ^= 1;
     let error = packed(&contents).unwrap_err();
-    assert!(error.to_string().contains("changed since the recording"), "{error}");
+    assert!(matches!(error, Error::Referenced { lack: Lack::Changed, .. }), "{error}");
     let error = packed(&contents[..4 * PAGE]).unwrap_err();
-    assert!(matches!(error, Error::Referenced { .. }), "{error}");
+    assert!(matches!(error, Error::Referenced { lack: Lack::Changed, .. }), "{error}");
+    let missing = |_: &MappedFile| Err(std::io::ErrorKind::NotFound.into());
+    let error = container::write_packed(&trace, missing, Vec::new()).unwrap_err();
+    assert!(matches!(error, Error::Referenced { lack: Lack::Unreadable(_), .. }), "{error}");
+}
+
+fn refers_to_files(bytes: &[u8]) -> bool {
+    let mut file = tempfile::tempfile().unwrap();
+    std::io::Write::write_all(&mut file, bytes).unwrap();
+    container::refers_to_files(file).unwrap()
+}
+
+/// The index tells, too.
+#[test]
+fn an_index_tells_of_references() {
+    for refers in [false, true] {
+        let mut writer = Writer::new(Vec::new(), &Header::default()).unwrap();
+        let file = MappedFile { path: "/lib/x.so".into(), len: PAGE as u64, modified_ns: 7 };
+        writer.file(BlobId(0), &file).unwrap();
+        let runs = [PageRun { first: 0, count: 1 }];
+        match refers {
+            true => writer.references(BlobId(0), &runs, |_, page| page.fill(1)).unwrap(),
+            false => writer.pages(BlobId(0), &runs, &[1; PAGE]).unwrap(),
+        }
+        let bytes = writer.finish(&footer(Vec::new())).unwrap();
+        assert!(Trace::from_bytes(bytes.clone()).unwrap().is_indexed());
+        assert_eq!(refers_to_files(&bytes), refers);
+    }
 }
 
 /// Pages that all processors pack make the file that one makes of them.

@@ -132,9 +132,9 @@ pub(crate) struct Elf {
     pub(crate) segments: Vec<Segment>,
     pub(crate) interpreter: Option<String>,
     pub(crate) build_id: Option<String>,
-    /// What tells the file, as it is now, from others, if it is known where it is.
+    /// Identifies the file with its present content. `None` if the file's path is not known.
     version: Option<String>,
-    /// It needs libraries, so that it is one itself or has an interpreter.
+    /// Whether it needs libraries. Such a file is a library, or a program with an interpreter.
     pub(crate) needs_libraries: bool,
     /// What is read-only once the dynamic linker is done: virtual addresses, end exclusive.
     relro: Option<(u64, u64)>,
@@ -151,7 +151,7 @@ impl Elf {
         self.segments.iter().filter(|segment| segment.prot & libc::PROT_EXEC != 0)
     }
 
-    /// Reads `path`, and says in words of the user's why it is no program for this machine.
+    /// Reads `path`. The error tells a user why the file is no program for this machine.
     pub(crate) fn read(path: &Path) -> Result<Elf> {
         let data = fs::read(path).map_err(|e| match e.kind() {
             std::io::ErrorKind::NotFound => Error::NotFound(path.into()),

@@ -51,9 +51,8 @@ pub struct EngineConfig {
     /// With `accesses`: stores of eight bytes by these instructions are logged as reads where memory
     /// has the value already.
     pub compared: Arc<BTreeSet<u64>>,
-    /// The guest's processor: other instructions than its own are not executed. Those of its
-    /// features that this machine lacks cannot be. If it has AVX-512, threads' contexts have
-    /// [`Context::wide`].
+    /// The guest's processor. The engine refuses instructions that this processor lacks, and cannot execute those
+    /// that the host lacks. If the processor has AVX-512, threads' contexts have [`Context::wide`].
     pub processor: Processor,
     /// In a replay: addresses of the plain loads and stores that the recording watched. Exactly
     /// these are watched.
@@ -212,9 +211,9 @@ pub trait RecordingEngine: Engine {
     /// recalled.
     fn findings(&self) -> Option<Vec<Finding>>;
 
-    /// Keeps what it translates for later recordings of the same program, and goes by what an earlier one
-    /// has kept, where the guest's code is what it was then. Nothing has been executed so far. Of another
-    /// `build` of this engine, or if it is no such thing, `kept` counts for nothing.
+    /// Keeps what it translates for later recordings of the same program, and uses what an earlier recording has
+    /// `kept`, where the guest's code is what it was then. Nothing has been executed so far. The engine ignores
+    /// `kept` if another `build` of the engine has written it, or if it is no such file.
     fn keep_code(&self, build: u64, kept: Option<&File>);
 
     /// What to keep, if there is more of it than was kept before: a file, in parts.
@@ -267,11 +266,11 @@ pub struct Finding {
     pub code: u64,
     /// Bytes of its code, from its beginning on.
     pub len: u64,
-    /// Addresses of the loads that loops poll, and of what else is watched, in ascending order.
+    /// Addresses of the loads that loops poll, in ascending order.
     pub polls: Box<[u64]>,
-    /// See `polls`.
+    /// Addresses of all other loads, and of the stores, that are watched, in ascending order.
     pub sites: Box<[u64]>,
-    /// Of `sites`, the loads that tell whether what was loaded before them is whole.
+    /// Addresses of the loads by which the function checks whether what it loaded before them is whole.
     pub checks: Box<[u64]>,
 }
 
@@ -396,8 +395,8 @@ pub trait Cpu {
         &[]
     }
 
-    /// After an [`Exit::Code`]: all code in the lines of so many bytes from `rip` on is what it is now, when it is
-    /// executed next; none, if `len` is 0.
+    /// After an [`Exit::Code`]: translates the code in the lines of the `len` bytes from `rip` on as it is now, and
+    /// executes this translation next. With a `len` of 0, it does so for no code.
     fn read_code(&mut self, context: &mut Context, len: u64) {
         let _ = (context, len);
     }

@@ -8,8 +8,8 @@ mod single_pages;
 mod touched_pages;
 
 pub(crate) use page_table::PageTable;
-pub use process::end_like_the_program;
 pub(crate) use process::*;
+pub use process::{end_like_the_program, outlive_interrupts};
 pub(crate) use readiness::*;
 pub(crate) use single_pages::{SinglePages, no_large_pages};
 pub(crate) use touched_pages::TouchedPages;

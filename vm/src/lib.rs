@@ -66,7 +66,7 @@ pub use engine::{
 pub use error::{Error, Result};
 pub use first_thread::lend_first_thread;
 pub use hidden::Hidden;
-pub use host::{close_on_exec, end_like_the_program};
+pub use host::{close_on_exec, end_like_the_program, outlive_interrupts};
 pub use loader::{Command, executed, identity};
 pub use observer::{Interest, Observer, ThreadObserver};
 pub use order::{

@@ -94,8 +94,8 @@ impl Tickets {
         (now & HELD == 0).then(advance)?.ok()
     }
 
-    /// Waits until a moment at which nobody holds the slot. What the caller has stored before is seen by
-    /// whoever holds it later.
+    /// Waits for a moment at which nobody holds the slot. A thread that holds the slot later sees what the caller
+    /// has stored before.
     pub(crate) fn await_holder(&self, slot: usize) {
         while self.counters[slot].load(Ordering::SeqCst) & HELD != 0 {
             crate::host::let_others_go_on();
@@ -112,9 +112,9 @@ impl Tickets {
         self.counters[slot].store(ticket + 1, Ordering::Release);
     }
 
-    /// What `read` reads of the slot's words, and how many tickets came before. That is exact
-    /// unless the tickets do not stand still for long enough: then it is how many there are after
-    /// reading, one that somebody holds included, and the last ones may have come after it.
+    /// What `read` reads of the slot's words, and how many tickets had been given out when it read. The number
+    /// is exact if no thread takes a ticket meanwhile. If threads keep taking tickets, the number is the one after
+    /// the reading, with the ticket that a thread holds; then it may count tickets that came after the reading.
     pub(crate) fn among<T>(&self, slot: usize, mut read: impl FnMut() -> T) -> (T, u64) {
         const ATTEMPTS: u32 = 16;
         let counter = &self.counters[slot];
@@ -130,7 +130,7 @@ impl Tickets {
             std::hint::spin_loop();
         }
         let value = read();
-        // None whose effect was read may be missing.
+        // The number must count every ticket whose effect was read.
         fence(Ordering::SeqCst);
         (value, self.begun(slot))
     }
@@ -216,8 +216,8 @@ mod tests {
         assert_eq!(tickets.take(SLOT), 1);
     }
 
-    /// A load of another word of the slot waits for as many in a replay: one that nobody takes would
-    /// never come.
+    /// In a replay, a load of another word of the slot waits for as many tickets as were counted here. If a
+    /// ticket that is given back were counted, it would wait forever.
     #[test]
     fn a_ticket_that_is_given_back_does_not_count() {
         let tickets = Tickets::new();

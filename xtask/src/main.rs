@@ -1,11 +1,19 @@
 //! `cargo xtask`: one command per habit of the project.
 //!
 //! # Reading order
-//! `tidy` (rules of the house that no other tool checks), `bench` (speed, against native and
-//! valgrind), `orders` (what orders of shared memory cost), `perfplay` (the paper's tables and figures), `fidelity` (time, against the recorded run), `predict`
-//! (predicted gains, against native ones), `exact` (does every replay equal its
-//! recording), `programs` (does it record what people have), `races` (is every planted race found, and nothing else), `soak` and `fuzz` (the same for as long as one likes), `miri` (undefined behaviour);
-//! `process` is how all of them run programs.
+//! - `tidy`: rules of the house that no other tool checks.
+//! - `bench`: speed, against native and valgrind.
+//! - `orders`: what the orders of shared memory cost.
+//! - `perfplay`: the paper's tables and figures.
+//! - `fidelity`: the times of replays, against the recorded run.
+//! - `predict`: predicted gains, against native ones.
+//! - `exact`: whether every replay equals its recording.
+//! - `programs`: whether programs that people use can be recorded.
+//! - `races`: whether every planted race is found, and nothing else.
+//! - `soak`: random programs, recorded and replayed for as long as one likes.
+//! - `fuzz`: readers of untrusted input, for as long as one likes.
+//! - `miri`: undefined behaviour.
+//! - `process`: how all of them run programs.
 
 #![forbid(unsafe_code)]
 

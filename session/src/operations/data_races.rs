@@ -73,7 +73,7 @@ impl Session {
     fn found(&self, path: &Path, code: &ProgramCode) -> crate::Result<Raced> {
         let request = Request::Races(RaceSearch::Program(code.clone()));
         let attempt = || {
-            self.ask(trace_file::open(path)?, &request)
+            self.ask(self.open(path)?, &request)
                 .with_context(|| format!("cannot search {}", path.display()))
         };
         let mut found: Raced = attempt()?;
@@ -107,7 +107,7 @@ impl Session {
     /// The same, by one replay.
     fn stacks(&self, path: &Path, points: &[Point], code: &ProgramCode) -> crate::Result<Seen> {
         let request = Request::Stacks(points.to_vec(), code.clone());
-        let seen: Seen = self.ask(trace_file::open(path)?, &request)?;
+        let seen: Seen = self.ask(self.open(path)?, &request)?;
         match seen.snapshots.len() == points.len() {
             true => Ok(seen),
             false => {

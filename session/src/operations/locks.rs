@@ -21,7 +21,7 @@ impl Session {
         if trace.is_transformed() {
             bail!(Refused, "{} is a transformed trace: rank the recording", path.display());
         }
-        let file = trace_file::open(path)?;
+        let file = self.open(path)?;
         let analysis = self.ask(file, &Request::Analyse(draws));
         let analysis = analysis.with_context(|| format!("cannot analyse {}", path.display()))?;
         let (measured, beside, extent) = match analysis {
@@ -68,16 +68,19 @@ impl Session {
         let why = pair.map_or_else(String::new, |pair| {
             format!(", and the program races: {} are not ordered", pair.short())
         });
-        let then = if races.is_some_and(|races| races.have_taught()) {
-            "record it again, which orders more; "
-        } else {
-            ""
-        };
-        Ok(Error::Unusable(format!(
+        let lesson = races.and_then(|races| races.lesson());
+        let then = lesson.map_or_else(String::new, |lesson| {
+            format!(
+                "{lesson}: record it again, or have `refrain run --attempts 3` run the program until \
+                 a recording can be analysed; "
+            )
+        });
+        let what = format!(
             "cannot analyse {}: the replay diverged at {thread} {event} ({kind}){why}; {then}\
              `refrain replay` says more",
             path.display()
-        )))
+        );
+        Ok(Error::Diverged { what, lesson })
     }
 }
 

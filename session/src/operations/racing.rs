@@ -81,7 +81,7 @@ impl Session {
             Some(at) => RaceSearch::Divergence(at.thread, EventId(at.event.0.saturating_add(1))),
             None => RaceSearch::Program(code(trace.modules())),
         };
-        let (file, request) = (trace_file::open(path)?, Request::Races(search));
+        let (file, request) = (self.open(path)?, Request::Races(search));
         let found: Raced = match divergence {
             Some(_) => self.ask_within(EXPLAINING, file, &request)?,
             None => self.ask(file, &request)?,
@@ -117,7 +117,7 @@ impl Session {
                 look(steps);
             }
         };
-        let file = trace_file::open(path)?;
+        let file = self.open(path)?;
         let divergence = self.ask_in_pieces(file, &request, &mut pieces);
         let divergence: Option<Divergence> =
             divergence.with_context(|| format!("cannot replay {}", path.display()))?;

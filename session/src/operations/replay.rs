@@ -14,7 +14,7 @@ impl Session {
     pub fn replay(&self, path: &Path, options: &ReplayOptions) -> crate::Result<Replayed> {
         // Read here as well, so that a file which is no trace is refused in the same words everywhere.
         drop(trace_file::read(path)?);
-        let trace = trace_file::open(path)?;
+        let trace = self.open(path)?;
         self.ask(trace, &Request::Replay(options.clone()))
             .with_context(|| format!("cannot replay {}", path.display()))
     }

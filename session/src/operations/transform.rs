@@ -54,7 +54,7 @@ impl Session {
         if trace.footer().is_none() {
             bail!(Refused, "{shown} was cut off; try: refrain check --repair {shown}");
         }
-        let answer = self.ask(trace_file::open(path)?, &Request::Transform);
+        let answer = self.ask(self.open(path)?, &Request::Transform);
         match answer.with_context(|| format!("cannot transform {shown}"))? {
             Transformation::Done(record, worth) => Ok((*record, worth)),
             Transformation::Diverged(divergence) => Err(self.left(path, &divergence)?),

@@ -55,7 +55,7 @@ impl Session {
     /// Counts what threads do between the events of a trace.
     pub fn segments(&self, path: &Path, amount: Amount) -> crate::Result<Segments> {
         let mut segments = Segments::new();
-        let (trace, request) = (trace_file::open(path)?, Request::Segments(amount));
+        let (trace, request) = (self.open(path)?, Request::Segments(amount));
         let mut pieces = |piece: Piece<'_>| gather(&mut segments, &piece);
         self.ask_in_pieces::<()>(trace, &request, &mut pieces)?;
         Ok(segments)

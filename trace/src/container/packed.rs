@@ -6,13 +6,22 @@ use super::format::ChunkKind;
 use super::pages::{self, PageRun};
 use super::reader::Trace;
 use super::references::{SUM, runs};
-use crate::error::{Error, Result};
+use super::scan;
+use super::source::Source;
+use crate::error::{Error, Lack, Result};
 use crate::{BlobId, MappedFile};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::FileExt;
+
+/// Whether the trace in an open file refers to files ([`Writer::references`](super::Writer::references)). Reads
+/// the trace's index alone, or the headers of its chunks if it has no index.
+pub fn refers_to_files(trace: File) -> Result<bool> {
+    let source = Source::from_file(trace, "read the trace".into())?;
+    Ok(scan::find(&source)?.refers())
+}
 
 /// Writes a trace to `out` that has all pages which this one refers to. The other chunks are copied as they are.
 /// `open` opens a file by its path; a file that is not what it was in the recording is refused by name.
@@ -49,10 +58,12 @@ pub fn write_packed<W: Write>(
         if wanted.is_empty() {
             continue;
         }
-        let refuse = |answer| Error::Referenced { path: file.path.clone(), answer };
+        let refuse = |lack| Error::Referenced { path: file.path.clone(), lack };
         let opened = match files.entry(id) {
             Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(new) => new.insert(open(&file).map_err(refuse)?),
+            Entry::Vacant(new) => {
+                new.insert(open(&file).map_err(Lack::Unreadable).map_err(refuse)?)
+            }
         };
         let mut sums = sums.into_iter();
         pages::portions(&wanted, |runs| {
@@ -100,11 +111,13 @@ fn read_page(
     run: PageRun,
     page: &mut [u8],
     sum: Option<&[u8]>,
-) -> std::io::Result<()> {
+) -> std::result::Result<(), Lack> {
     let there = len.saturating_sub(run.offset()).min(run.len()) as usize;
-    file.read_exact_at(&mut page[..there], run.offset())?;
-    match sum == Some(&crc32fast::hash(page).to_le_bytes()) {
-        true => Ok(()),
-        false => Err(std::io::Error::other("it has changed since the recording")),
+    match file.read_exact_at(&mut page[..there], run.offset()) {
+        Ok(()) if sum == Some(&crc32fast::hash(page).to_le_bytes()) => Ok(()),
+        Ok(()) => Err(Lack::Changed),
+        // The file is shorter now.
+        Err(answer) if answer.kind() == ErrorKind::UnexpectedEof => Err(Lack::Changed),
+        Err(answer) => Err(Lack::Unreadable(answer)),
     }
 }

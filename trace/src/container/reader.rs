@@ -8,7 +8,7 @@ use super::pages;
 use super::references;
 use super::scan;
 use super::source::Source;
-use crate::error::{Error, Result};
+use crate::error::{Error, Lack, Result};
 use crate::{
     BlobId, CodeBlock, Ending, Event, EventId, Footer, Header, MappedFile, Module, ThreadId,
     Transformed, payload,
@@ -267,11 +267,6 @@ impl Trace {
         self.with_scratch(|scratch, source| scratch.file(source, chunk)).map(Some)
     }
 
-    /// Whether some pages are in their files alone ([`Writer::references`](super::Writer::references)).
-    pub fn has_references(&self) -> bool {
-        self.shared.chunks.iter().any(|chunk| chunk.header.kind == ChunkKind::References)
-    }
-
     /// Of such a blob, how many bytes of pages the trace has, and how many it refers to.
     pub fn kept(&self, id: BlobId) -> Result<(u64, u64)> {
         let Some(file) = self.file(id)? else { return Err(Error::Missing(id.to_string())) };
@@ -301,8 +296,7 @@ impl Trace {
         for &n in &self.shared.catalog.files[&id.0].1 {
             let chunk = &self.shared.chunks[n];
             if chunk.header.kind == ChunkKind::References {
-                let answer = std::io::ErrorKind::Unsupported.into();
-                return Err(Error::Referenced { path: file.path, answer });
+                return Err(Error::Referenced { path: file.path, lack: Lack::NotPacked });
             }
             let mut body = Vec::new();
             self.body_of(chunk, &mut body)?;

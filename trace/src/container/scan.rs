@@ -15,6 +15,13 @@ pub(crate) struct Layout {
     pub(crate) indexed: bool,
 }
 
+impl Layout {
+    /// Whether some pages are in their files alone.
+    pub(crate) fn refers(&self) -> bool {
+        self.chunks.iter().any(|chunk| chunk.header.kind == ChunkKind::References)
+    }
+}
+
 /// Checks magic and version.
 pub(crate) fn check_preamble(source: &Source) -> Result<()> {
     let mut bytes = [0; PREAMBLE];

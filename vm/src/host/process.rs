@@ -165,6 +165,26 @@ pub(crate) fn signal_rest_of_group(signal: i32, cannot_drop: &[i32]) {
     }
 }
 
+/// Does something during which SIGINT and SIGQUIT do not end this process: it waits for a child process, which
+/// gets what the terminal sends, too, and decides. The child has the actions that this process had.
+pub fn outlive_interrupts<T>(something: impl FnOnce() -> T) -> T {
+    extern "C" fn nothing(_: i32) {}
+    let caught = [libc::SIGINT, libc::SIGQUIT].map(|signal| {
+        // What is ignored stays ignored, here and in the child.
+        let caught = !super::is_ignored(signal);
+        if caught {
+            // SAFETY: the handler does nothing, and the execution of a program resets the action.
+            unsafe { libc::signal(signal, nothing as *const () as libc::sighandler_t) };
+        }
+        (signal, caught)
+    });
+    let result = something();
+    for (signal, _) in caught.into_iter().filter(|&(_, caught)| caught) {
+        super::set_ignored(signal, false);
+    }
+    result
+}
+
 /// Ends the process by the signal that the recorded program ended by, without a core.
 pub fn end_like_the_program(signal: i32) -> ! {
     // SAFETY: the call concerns what the kernel leaves of this process alone.

@@ -94,9 +94,9 @@ pub(crate) struct Alone {
 pub(super) struct State {
     /// The thread that is alone, and since when.
     pub(super) thread: Option<(ThreadId, Instant)>,
-    /// How long the one was alone that was so last.
+    /// How long the last thread that was alone had been alone.
     pub(super) lasted: Duration,
-    /// The handover by which that ended last: its object, and how many tickets of that had been given out.
+    /// The handover that ended this last time: its object, and how many tickets of that object had been given out.
     ended: Option<(u64, u64)>,
 }
 
@@ -213,7 +213,7 @@ impl Alone {
         self.asked.load(Ordering::Acquire)
     }
 
-    /// As long as the caller has this, it stays so who is alone.
+    /// As long as the caller keeps the result, no thread becomes alone or stops being alone.
     pub(crate) fn still(&self) -> impl Drop + '_ {
         self.state()
     }
@@ -222,7 +222,8 @@ impl Alone {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nobody is alone any more. Which handover says so, if anybody has ever been.
+    /// Ends it if a thread is alone. Returns how often threads have asked whether they are alone, and the handover
+    /// that ended the last time in which a thread was alone, if there was one.
     pub(super) fn end(
         &self,
         (log, tickets): (&Log, &Tickets),

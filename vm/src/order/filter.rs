@@ -149,14 +149,15 @@ impl Table {
 }
 
 /// The pairs of neighbours that a line belongs to, by the first of each. The last line of an arena
-/// has no neighbour: what has the next index lies elsewhere.
+/// has no neighbour: the line with the next index is elsewhere in memory.
 fn pairs_of(line: usize) -> impl Iterator<Item = usize> {
     let has_next = |line: &usize| !(line + 1).is_multiple_of(1 << NEAR);
     [line.checked_sub(1), Some(line)].into_iter().flatten().filter(has_next)
 }
 
 impl Filter {
-    /// The thread may read the line, or write it too, and keeps its code no longer then.
+    /// The thread may read the line, or, with `write`, read and write it. If it may write the line, it does not
+    /// keep the line's code any more.
     pub fn permit(&self, line: usize, write: bool) {
         self.readable.add(line);
         if write {
@@ -165,7 +166,8 @@ impl Filter {
         }
     }
 
-    /// The thread keeps the code of a line, if it may read that: whoever wrote it would have to tell.
+    /// The thread keeps the code of a line if it may read the line. From then on no thread, this one included,
+    /// writes the line without asking the machine.
     pub fn keep_code(&self, line: usize) {
         if self.may_read(line) {
             self.writable.remove(line);
@@ -182,9 +184,9 @@ impl Filter {
         }
     }
 
-    /// The same of all code in a stretch of memory, which has become what it was not.
+    /// The thread does not keep any code in a range whose content has changed.
     pub(super) fn give_up_code(&self, range: &Range<u64>) {
-        // What is longer comes to the same lines once more.
+        // A longer range would only come to the same indices once more.
         let end = range.end.min(range.start.saturating_add(LINE << NEAR));
         let mut start = range.start & !(LINE - 1);
         while start < end {
@@ -213,8 +215,8 @@ impl Filter {
         self.writable.holds(line)
     }
 
-    /// Whether anything says that the thread may write the line, or only read it, if it may not do
-    /// that either.
+    /// Whether any entry for the line allows an access that the thread is to lose: writing, and if it loses
+    /// `reading` as well, also reading or keeping the code.
     pub(super) fn mentions(&self, line: usize, reading: bool) -> bool {
         let is_kept = || entry(self.kept, line).load(Ordering::Acquire) != 0;
         self.writable.mentions(line) || reading && (self.readable.mentions(line) || is_kept())

@@ -133,27 +133,26 @@ pub(crate) enum Quick {
     Others,
 }
 
-/// What a thread has got that may make its access now.
+/// What comes with the right of a thread to make its access now.
 #[derive(Debug, Default)]
 pub(crate) struct Acquired {
     /// Events that it has to wait for in a replay: objects, and tickets given out.
     pub(crate) awaited: Vec<(u64, u64)>,
     /// Lines whose turns it needs.
     pub(crate) contended: Vec<u64>,
-    /// It gets one of them to read: others who will read it wait for what it hands over now.
+    /// It gets one of the contended lines to read. Later readers wait for a handover that it makes now.
     pub(crate) hands_over: bool,
 }
 
-/// The turns of contended lines that a thread has had with nobody between, of those that it has
-/// come to lately.
+/// For contended lines that a thread has accessed lately: how many turns it has had in a row.
 #[derive(Debug)]
 pub(crate) struct Calms([Calm; CALMS]);
 
-/// Those of one line.
+/// The turns of one line.
 #[derive(Clone, Copy, Default, Debug)]
 struct Calm {
     line: u64,
-    /// The ticket that follows them.
+    /// The ticket behind the last of these turns.
     next: u64,
     turns: u32,
     writes: bool,
@@ -195,7 +194,7 @@ impl Calms {
         calm.writes |= write;
     }
 
-    /// Whether the line, whose next ticket that is, should be the thread's.
+    /// The wish for a line whose next ticket is `next`, if the thread has had enough turns of it in a row.
     pub(crate) fn wish(&self, line: u64, next: u64, write: bool) -> Option<Wish> {
         let calm = &self.0[Calms::place(line)];
         let is_calm = (calm.line, calm.next) == (line, next) && calm.turns >= CALM;
@@ -281,7 +280,7 @@ impl Lines {
         unsafe { self.aliases.load(Ordering::Acquire).as_ref() }
     }
 
-    /// The line at which it stands whose a line is.
+    /// The line that stands for all lines that show the same memory as this one: its state tells whose they are.
     fn canonical(&self, line: usize) -> usize {
         self.aliases().map_or(line, |aliases| aliases.canonical(line))
     }
@@ -292,7 +291,7 @@ impl Lines {
         std::iter::once(line).chain(others)
     }
 
-    /// What the turns of a contended line are of, whichever address it is accessed at.
+    /// The object of the turns of a contended line, which is the same at whichever address it is accessed.
     fn object(&self, address: u64, line: usize) -> u64 {
         let shared = self.aliases().is_some_and(|aliases| aliases.is_shared(line));
         if shared { address_of(line) } else { address }
@@ -337,7 +336,7 @@ impl Lines {
         }
     }
 
-    /// As long as the caller has this, nobody takes lines over.
+    /// As long as the caller keeps the result, no thread takes a line over.
     pub(crate) fn still(&self) -> impl Drop + '_ {
         self.threads()
     }
@@ -548,7 +547,7 @@ impl Lines {
     fn accessed(&self, me: ThreadId, range: &Range<u64>) -> Vec<Range<u64>> {
         // The own state of a line with aliases says only that the line has been accessed.
         let alone = self.aliases().is_none().then_some(me);
-        // What is longer comes to the same lines once more.
+        // A longer range would only come to the same indices once more.
         let end = range.end.min(range.start.saturating_add(ENTRIES as u64 * LINE));
         let mut start = range.start;
         let mut pages = Vec::new();

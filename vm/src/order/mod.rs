@@ -13,11 +13,11 @@
 //!
 //! A replay performs the stores of a slot in the order of their tickets; a load waits until the
 //! versions that it may have read are there, and takes its value from the trace or from what the
-//! thread met last. As long as one thread alone accesses a slot, it owns the slot, and its stores
-//! there are only counted, too ([`owners`]). It follows that a replay is exact if every data race of the run is between
-//! watched sites: every watched load has its recorded value, and everything that happened before
-//! the store that it read has happened before it. A race of other accesses may show another
-//! value; the next recorded event then differs, and the replay names the pair.
+//! thread met last. As long as one thread alone accesses a word, it owns the word, and its stores
+//! there are only counted, too ([`owners`]). It follows that a replay is exact if every data race of
+//! the run is between watched sites: every watched load has its recorded value, and everything that
+//! happened before the store that it read has happened before it. A race of other accesses may show
+//! another value; the next recorded event then differs, and the replay names the pair.
 //!
 //! Who is watched is decided once for both sides: the engine that records finds the idioms in the
 //! code (`jit::copy`'s `idioms`) and adds the sites that were learned from earlier replays

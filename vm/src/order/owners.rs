@@ -427,7 +427,7 @@ impl Owners {
         ended[thread.index()] = true;
     }
 
-    /// As long as the caller has this, nobody takes words over.
+    /// As long as the caller keeps the result, no thread takes a word over.
     pub(crate) fn still(&self) -> impl Drop + '_ {
         self.ended()
     }

@@ -61,7 +61,7 @@ impl Operation {
         parts.into_iter().map(part).collect()
     }
 
-    /// The call that would have changed the file likewise.
+    /// The system call that changes the file in the same way, if the operation writes.
     fn as_write(&self) -> Option<syscall::Call> {
         let writes = [Operation::WRITE, Operation::WRITE_VECTORS].contains(&self.code);
         let args = [self.fd as u64, self.buffer, self.len, self.offset, 0, 0];
@@ -167,7 +167,7 @@ impl GuestThread {
             return Err(-EBADF);
         }
         if operation.code == Operation::POLL {
-            // It may be done after any time.
+            // `io_submit` would have to wait for an event that may never come.
             self.machine.notice(Notice::Withheld("io_submit of IOCB_CMD_POLL"));
             return Err(-EINVAL);
         }
@@ -187,8 +187,8 @@ impl GuestThread {
         done.map(drop)
     }
 
-    /// What the kernel has written for an operation, whose block is there: into its buffers, into the
-    /// block, and where the file is mapped, which was like that `before`.
+    /// What the kernel has written for the operation at `block`: to its buffers, to the block, and to the memory
+    /// that shows the file, which was as `before` says.
     fn written(
         &self,
         operation: &Operation,

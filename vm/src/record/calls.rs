@@ -133,7 +133,7 @@ impl GuestThread {
         self.fast_path.release();
     }
 
-    /// Issues another call that does for the guest what its own would do; the result.
+    /// Issues the call `issued` in place of the guest's call, which it stands for. Returns the result.
     pub(crate) fn pass_as(&mut self, mut pending: Pending, issued: &Call) -> i64 {
         let (will_send, digest) = self.will_send(&pending.call);
         if self.fast_path.accesses.is_some() {
@@ -150,7 +150,7 @@ impl GuestThread {
             self.machine.notice(Notice::Undescribed(pending.call.name()));
         }
 
-        // What the kernel writes as an instruction does has an event already.
+        // A word that the kernel changes by a locked instruction (`FUTEX_WAKE_OP`) has an event of its own.
         let written = match self.fast_path.is_operating() {
             true => Vec::new(),
             false => pending.call.writes(&before, result, &Guest),
@@ -161,7 +161,7 @@ impl GuestThread {
                 address: range.start,
                 bytes: Guest.read_prefix(range.start, (range.end - range.start) as usize),
             })
-            // What is taken for an address may be a number, which is one of the recorder's own.
+            // An argument that is taken for an address may be a number, and as an address be the recorder's.
             .filter(|it| layout::guest_may_map(&(it.address..it.address + it.bytes.len() as u64)))
             .collect();
         writes.extend(self.shown_changes(&pending.call, result, shortened));
@@ -375,10 +375,10 @@ impl GuestThread {
                 self.answer_with(pending, 0, writes);
             }
             ARCH_GET_GS if Guest.read(address, 8).is_none() => self.answer(pending, -EFAULT),
-            // The guest's is the base that a program begins with, as it can set no other.
+            // The guest cannot set its GS base, so it has the one that programs begin with.
             ARCH_GET_GS => self.answer_with(pending, 0, words(address, &[0])),
             ARCH_SET_GS if address == 0 => self.answer(pending, 0),
-            // As where the processor does not let the kernel have `cpuid` fault.
+            // The answers of a kernel whose processor cannot make `cpuid` fault.
             ARCH_GET_CPUID => self.answer(pending, 1),
             ARCH_SET_CPUID => self.answer(pending, -ENODEV),
             ARCH_SET_GS => return Err(self.refuse(&pending, "with ARCH_SET_GS is not supported")),

@@ -73,7 +73,7 @@ impl GuestThread {
         let flags = (libc::SA_SIGINFO | libc::SA_RESTART) as u64 | SA_RESTORER;
         let action = [nothing, flags, restorer, 0];
         machine.signals.action(SIGNAL, Some(action));
-        // One that has ended is none that could be told.
+        // A thread that has ended gets no signal.
         if let Some(thread) = machine.thread_by_pointer(thread).filter(|&t| !machine.has_ended(t)) {
             let signal = Signal { number: SIGNAL, info: own_info(SIGNAL, SI_TKILL) };
             machine.signals.send(Target::Thread(thread), signal);
@@ -130,7 +130,8 @@ impl GuestThread {
         }
     }
 
-    /// Which record was named before bodies named this one and others of theirs, if they did.
+    /// The record that the thread's descriptor named before bodies of library functions entered theirs, the
+    /// innermost of which is `named`. `None` if `named` is no body's.
     fn former_record(&self, named: u64) -> Option<u64> {
         let mut record = named;
         for _ in 0..RECORDS {

@@ -69,7 +69,7 @@ impl GuestThread {
             context.fs_base = tls;
         }
         let clear = flags & libc::CLONE_CHILD_CLEARTID as u64 != 0;
-        // It waits until its parent has stored its id.
+        // The new thread waits until its parent has stored its id.
         let Ok((tid, thread)) = spawn(&self.machine, IN_COMMON & !(flags as i32)) else {
             self.leave(&mut pending);
             self.end_creation();
@@ -77,7 +77,7 @@ impl GuestThread {
             return Ok(());
         };
         self.machine.count_if_threads_are_disturbed();
-        // Not before there is one: a replay cannot know of an attempt.
+        // Only now: a replay does not know of threads that could not be created.
         self.machine.engine.several_threads();
         let (child, log) = self.machine.add_thread(context.fs_base);
         self.machine.set_kernel_id(child, tid);
@@ -178,7 +178,7 @@ impl GuestThread {
         self.answer(pending, 0);
         let machine = self.machine.clone();
         let clears = self.clear_at_exit != 0;
-        // Where every access is recorded, to clear that word is the last one.
+        // If every access is recorded, clearing that word is the thread's last access.
         let clears_in_turn = machine.lines().is_some();
         if !clears_in_turn {
             self.end_accesses();

@@ -1,6 +1,8 @@
-//! Files that the guest has mapped, and the calls by which it changes them: what they change in
-//! memory is recorded with the call. A private mapping shows such a change as well, in the pages that the
-//! guest has not stored to. (What is stored through a shared mapping, it shows too, which is in no event.)
+//! System calls that change a file which the guest has mapped. Such a `write` or `truncate` also changes the
+//! memory that shows the file, so the recorder stores the new bytes of that memory with the call's event. This
+//! holds of shared mappings and of private ones: a private mapping shows the change in the pages that the guest
+//! has not stored to. (A store of the guest through a shared mapping changes private mappings of the file, too;
+//! the recorder has no event for that.)
 
 pub(super) mod shared;
 
@@ -108,7 +110,7 @@ impl GuestThread {
         let Some(Before { identity, size }) = before else { return Vec::new() };
         let shared = self.shared();
         let shown = |range: Range<u64>| shared.showing(identity, &range).into_iter();
-        // What is stored behind a file's end is gone when the file grows.
+        // The last page of a mapping reaches beyond the file's end. Bytes stored there are lost when the file grows.
         let tail = |end: u64| shown(end..page_up(end)).map(now);
         let new = match call.number() {
             libc::SYS_ftruncate | libc::SYS_truncate => call.arguments()[1],
@@ -119,7 +121,7 @@ impl GuestThread {
                 return tail.chain(shown(range).map(now)).collect();
             }
         };
-        // What is cut off is zero should the file grow again, and is not to be touched before.
+        // The guest cannot touch the part that is cut off, and reads zeros there if the file grows again.
         let zero = |range: Range<u64>| Write {
             address: range.start,
             bytes: vec![0; (range.end - range.start) as usize],
@@ -172,9 +174,9 @@ impl GuestThread {
         }
     }
 
-    /// What of a file, which is about to be mapped, a replay cannot know: all but what the program may
-    /// be storing to at this moment, where another mapping shows it. Those bytes are the program's
-    /// own; a replay that stored them again could undo what other threads have stored since.
+    /// The parts of a file that the trace must hold, when the file is about to be mapped. These are all parts but
+    /// those that the guest can store to through another mapping: a replay has their bytes from the guest's own
+    /// stores, and if it stored recorded bytes there, it could undo what other threads have stored since.
     pub(crate) fn unknown(&self, identity: Identity, range: &Range<u64>) -> Vec<Range<u64>> {
         let shared = self.shared();
         match shared.files.get(&identity) {
@@ -184,10 +186,10 @@ impl GuestThread {
         }
     }
 
-    /// What a mapping of a file shows that has become longer, behind its former end.
+    /// What the part behind the former end shows, after a mapping of a file has become longer.
     pub(crate) fn shown_by_growth(&self, [_, old, new, ..]: [u64; 6], at: u64) -> Vec<Write> {
         let grown = at + page_up(old)..at + page_up(new);
-        // Of what is kept by pages, those that are touched will be.
+        // If the file is kept by pages, the trace gets each page of this part once the guest touches it.
         let shows = grown.start < grown.end
             && self.shared().shows_file(&grown)
             && !self.machine.mapped.keeps(&grown);

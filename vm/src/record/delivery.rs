@@ -79,7 +79,7 @@ impl GuestThread {
         self.take_all(TakenAt::AFTER_EVENT);
     }
 
-    /// The same in the middle of a computation, if the place can be told.
+    /// The same in the middle of a computation, if a replay can find the place.
     pub(crate) fn take_signals_here(&mut self) {
         if !self.attention.is_raised() || self.creating.is_some() {
             return;
@@ -89,10 +89,11 @@ impl GuestThread {
             let count = self.context.retired - counted;
             self.take_all(TakenAt { nr: delivery::AT_COUNT, count });
         } else if self.machine.is_child() {
-            // No replay looks for the place.
+            // Nobody replays a child process, so the place need not be told.
             self.take_all(TakenAt::AFTER_EVENT);
         } else {
-            // Nothing tells a replay this place. The next watched load has an event, behind which there is one.
+            // A replay could not find this place. So the thread forgets what it has met: its next watched load
+            // then has an event, and the thread takes its signals behind that.
             // SAFETY: the thread's own, which is not appending; visitors leave it alone.
             unsafe { &mut *self.log.last_met() }.forget();
         }

@@ -49,7 +49,7 @@ impl GuestThread {
             return Ok(());
         }
         match loader::check(&command) {
-            // Its interpreter is missing: of the program itself it is known by now.
+            // The program is there, as has been seen above; so its interpreter is missing.
             Err(Error::NotFound(_)) => {
                 self.answer(pending, -i64::from(libc::ENOENT));
                 return Ok(());
@@ -88,7 +88,7 @@ impl GuestThread {
         machine.log.order(order);
         machine.engine.order_every_access();
         machine.order_every_access(order)?;
-        // An executor that has the tables of lines.
+        // A new executor, with the tables of lines.
         self.cpu = machine.engine.attach_recording()?;
         machine.signals.reach(self.id, host::thread_id(), self.cpu.interrupt());
         self.arm_fast_path();
@@ -243,8 +243,8 @@ fn may_execute(path: &Path) -> Result<(), i32> {
 
 /// Gives the process the guest's signal state and executes. Returns only if that fails.
 fn execute(command: &Command, mask: u64, signals: &Signals) -> i64 {
-    // What this process ignores need not be what the guest does. A signal of the recorder's own that waits
-    // is gone once it is ignored.
+    // The guest may ignore other signals than this process does. A pending signal of the recorder's own is
+    // dropped when the process ignores it.
     host::set_ignored(libc::SIGPIPE, true);
     for signal in host::ignored_signals() {
         host::set_ignored(signal, false);

@@ -1,21 +1,23 @@
 //! Contents of files that the guest has mapped: the trace gets the pages that were touched.
 //!
-//! A private mapping costs a program nothing until it touches a page, and then the kernel enters
-//! the page (not its neighbours, if that can be had: [`SinglePages`]; and no large page around it,
-//! which it would take out again: [`no_large_pages`]) into the process's page table. The rule here: *before an event is written, every page of a mapped file that the page table has is
-//! written*. Whoever touched it is included: translated code, the translator, the kernel in a
-//! system call. Pages are looked for when events are written, when the guest takes a mapping away,
-//! and at the end; a recorder that is killed leaves what its written events need. The loader maps
-//! the program and its interpreter likewise.
+//! When somebody touches a page of a mapping, the kernel enters the page into the process's page table. The rule
+//! here: *before an event is written, every page of a mapped file that the page table has is written*. It does not
+//! matter who touched the page: translated code, the translator, or the kernel in a system call. The recorder looks
+//! for touched pages when it writes events, when the guest takes a mapping away, and at the end; so a recorder that
+//! is killed leaves the pages that its written events need. The loader maps the program and its interpreter in the
+//! same way. The kernel is asked not to enter a page's neighbours, which nobody has touched ([`SinglePages`]), and to
+//! use no large pages: it takes a large page out of the table again when the guest writes to it, and what was only
+//! read there would be missing ([`no_large_pages`]).
 //!
-//! The bytes come from the file, since the guest may have changed its own copy. They are read when
-//! they are written; a mapping's, when the guest takes it away or forks, and whoever takes a file's last
-//! mapping away waits until the writer has read what it is about to write. So files have
-//! their whole content kept at once if it may change: those that somebody has just written, and those
-//! that are mapped shared through a descriptor for writing. A shared mapping of another file is kept by
-//! pages until the guest is about to change the file by a call or by such a mapping, or has it in
-//! common with a process that may; then the rest of it is kept. Should a file change nevertheless
-//! while it is mapped, the recording says so ([`Notice::FileChanged`](super::Notice::FileChanged)).
+//! The bytes come from the file, since the guest may have changed its own copy of a page. The writer reads them when
+//! it writes them. If the guest takes a mapping away or forks, the pages of the mapping are read then; a thread that
+//! takes a file's last mapping away waits until the writer has read what it still needs of the file.
+//!
+//! So a file whose content may change is kept whole at once: one that somebody has just written, and one that
+//! is mapped shared through a descriptor for writing. A shared mapping of another file is kept by pages until the
+//! guest is about to change the file by a call or by such a mapping, or shares the mapping with a process that may
+//! change it; then the rest of the file is kept. If a file changes nevertheless while it is mapped, the recording
+//! says so ([`Notice::FileChanged`](super::Notice::FileChanged)).
 //!
 //! If the trace is to refer to files ([`Files::new`]), the checksums of the pages are written in place of the
 //! bytes: of files that can be found by their paths, unless the guest is about to change them.
@@ -214,7 +216,8 @@ impl Files {
         self.close_unused(state);
     }
 
-    /// The guest is about to change a file that it has mapped privately, or had: what the trace has of it is read now.
+    /// The guest is about to change a file that it has mapped privately, or had mapped: the bytes of all pages
+    /// that are wanted of this file are read now.
     pub(super) fn before_change(&self, file: (u64, u64)) {
         let mut state = self.lock();
         let state = &mut *state;

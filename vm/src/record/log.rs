@@ -80,13 +80,13 @@ pub(crate) struct Log {
 
 #[derive(Default)]
 struct Shared {
-    /// Blobs so far.
+    /// The number of the next blob.
     blobs: AtomicU32,
     /// Nothing is kept: this is a child process, without the writer, or the writer has given up.
     silent: AtomicBool,
     barrier: Barrier,
-    /// The streams, in the order of the threads' ids. Who holds this is the only one that visits or
-    /// closes them, and nobody forks.
+    /// The streams, in the order of the threads' ids. While a thread holds this lock, no other thread visits or
+    /// closes streams, and none forks.
     streams: Mutex<Vec<Arc<ThreadLog>>>,
 }
 
@@ -150,9 +150,9 @@ impl Log {
         stream
     }
 
-    /// Appends an event to the stream of another thread, behind so many of its accesses as `place`
-    /// says, which is called while that thread does not append, with the number of its watched accesses
-    /// without events. What the caller has stored before, that thread finds from there on when it looks.
+    /// Appends an event to the stream of another thread, behind as many of its accesses as `place` says. `place` is
+    /// called while that thread does not append, and is given the number of its watched accesses without events.
+    /// After those accesses, that thread sees what the caller has stored before.
     pub(crate) fn insert(
         &self,
         thread: ThreadId,
@@ -329,16 +329,17 @@ struct State {
     chunk: Chunk,
     /// What the thread met last; none once it has ended.
     met: Option<Zeroed<LastMet>>,
-    /// A word that the thread polls since that time, with nothing new.
+    /// A word that the thread polls, and since when, if it has read nothing new there.
     polling: Option<(u64, u64)>,
-    /// Where all of the thread's accesses are counted, if they are; and how many there were at its
-    /// last event.
+    /// Where all of the thread's accesses are counted, if they are.
     accesses: Option<Filter>,
+    /// How many accesses there were at the thread's last event.
     counted: u64,
     /// When the last event ended.
     last: u64,
-    /// A system call that has its ticket, but has not returned; and whether that is written.
+    /// A system call that has its ticket, but has not returned.
     pending: Option<(Event, SyscallRecord)>,
+    /// Whether the pending call has been written.
     told: bool,
 }
 
@@ -498,7 +499,7 @@ impl State {
         self.met.as_ref().map_or(self.counted, |met| met.unrecorded.load(Ordering::Relaxed))
     }
 
-    /// So many accesses have been made before the next event; how many since the last one.
+    /// How many accesses have been made since the last event, if `made` is their number until now.
     fn since_last(&mut self, made: u64) -> u64 {
         made - mem::replace(&mut self.counted, made)
     }
@@ -727,8 +728,8 @@ impl ThreadLog {
         Some(Part { thread, chunk: Chunk { first, events, payloads }, entered })
     }
 
-    /// A visitor changes the phase, unless the thread is about to look at the gate: it may find it
-    /// open again, and is busy then.
+    /// Changes the phase for a visitor. This may fail: the thread is about to look at the gate then, and is busy
+    /// if it finds the gate open again.
     fn pass(&self, from: u8, to: u8) {
         let _ = self.phase.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
     }

@@ -127,17 +127,18 @@ pub(crate) struct Machine {
     cancels: AtomicBool,
     /// The program is small, and calls functions that send a signal to a thread, or have a timer do so.
     signals_threads: AtomicBool,
-    /// How often the thread that takes signals was asked to pass on those that have come, …
+    /// How often the thread that receives signals from outside was asked to pass on those that have come.
     pub(super) asked_for_signals: AtomicU64,
-    /// … and how often it has.
+    /// How often it has done so.
     pub(super) passed_signals: AtomicU64,
     /// This is a child process, which is not recorded.
     child: AtomicBool,
-    /// The parent of this process waits for word.
+    /// The parent of this process waits until this process tells it how it goes on.
     waiting: Mutex<Option<Waiting>>,
     /// Sites that are watched beside the idioms.
     learned: LearnedSites,
-    /// Where they are in memory, system calls among them that have sent what other threads change.
+    /// The addresses of these sites in memory. Some are system calls, which have sent bytes that other threads
+    /// change.
     raced: RwLock<BTreeSet<u64>>,
 }
 
@@ -160,7 +161,7 @@ struct Thread {
 }
 
 impl Threads {
-    /// Which one is the newest with this `pthread_t`.
+    /// The index of the newest thread with this `pthread_t`.
     fn by_pointer(&self, pointer: u64) -> Option<usize> {
         self.all.iter().rposition(|thread| thread.pointer == pointer)
     }
@@ -444,8 +445,7 @@ impl Machine {
         self.engine.atomics(at(start)..at(end), digest, Box::new(read));
     }
 
-    /// The file that code belongs to, and its bias. Where something else was mapped since, the
-    /// newest is right.
+    /// The file that code belongs to, and its bias. If several files have been mapped there, it is the newest.
     pub(crate) fn file_at(&self, pc: u64) -> Option<(u64, PathBuf)> {
         let places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
         let (_, bias, path) = places.iter().rfind(|(range, ..)| range.contains(&pc))?;
@@ -514,7 +514,7 @@ impl Machine {
         }
     }
 
-    /// A thread is gone, with this status. When it was the last one, so is the process, with the same.
+    /// A thread has ended with this status. If it was the last one, the process ends with the same status.
     pub(crate) fn thread_ended(&self, id: ThreadId, status: u64) {
         self.signals.end_thread(id);
         let mut threads = self.threads();
@@ -528,8 +528,8 @@ impl Machine {
         host::futex_wake_all(self.ends.as_ptr() as u64);
     }
 
-    /// A thread is gone because another one executes a program. Nobody learns of it: who would join
-    /// it goes, too.
+    /// A thread has ended because another one executes a program. Nobody is told: a thread that would join this
+    /// one ends, too.
     pub(crate) fn thread_left(&self, id: ThreadId) {
         self.signals.end_thread(id);
         let mut threads = self.threads();
@@ -636,22 +636,22 @@ impl Machine {
         self.log.close(|| self.tickets.end_all())
     }
 
-    /// The user should know of this.
+    /// Adds something that the user is told at the end of the recording.
     pub(crate) fn notice(&self, notice: Notice) {
         self.notices.lock().unwrap_or_else(PoisonError::into_inner).insert(notice);
     }
 
-    /// It has become otherwise.
+    /// Takes such a notice back, which has become wrong.
     pub(crate) fn retract(&self, notice: Notice) {
         self.notices.lock().unwrap_or_else(PoisonError::into_inner).remove(&notice);
     }
 
-    /// The user should know of this at once.
+    /// Tells the user something at once.
     pub(crate) fn warn(&self, notice: Notice) {
         (self.warn)(notice);
     }
 
-    /// All that the user should know.
+    /// All that the user is to be told.
     pub(crate) fn notices(&self) -> Vec<Notice> {
         self.notices.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect()
     }

@@ -141,8 +141,9 @@ impl GuestThread {
         Ok(())
     }
 
-    /// What an `mmap` is for. Memory for generated code goes where code goes. Libraries are mapped by the dynamic linker, whole at first; one with
-    /// segments that are aligned to more than a page, into space that it has reserved.
+    /// What an `mmap` is for: code or data, which lie in different arenas. Memory for generated code is for code.
+    /// The dynamic linker maps a library whole at first; if the library's segments are aligned to more than a
+    /// page, the linker reserves space for it before.
     fn purpose(&self, [_, _, prot, flags, ..]: [u64; 6]) -> Purpose {
         const ELSEWHERE: i32 = libc::MAP_STACK | libc::MAP_NORESERVE;
         let (prot, flags) = (prot as i32, flags as i32);

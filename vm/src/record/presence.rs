@@ -31,8 +31,9 @@ impl Presence {
         self.0.store(false, Ordering::Release);
     }
 
-    /// Whoever has stored something that the thread looks at in guest code, and then finds it outside, need
-    /// not order its processor: the thread sees the store when it is inside again.
+    /// Whether the thread is in guest code. Another thread may store something that this one reads in guest code,
+    /// and then ask this. If the answer is no, it need not make this thread's processor see the store
+    /// (`membarrier`): this thread sees the store when it enters guest code again.
     pub(crate) fn is_inside(&self) -> bool {
         self.0.load(Ordering::SeqCst)
     }

@@ -1,13 +1,13 @@
 //! Child processes of the guest.
 //!
-//! Only the process that was started is recorded. A child runs on the same engine, through the
-//! same code, but into a trace that nobody keeps, until it executes a program, which then runs
-//! natively, or under a recorder of its own (`super::execute`). What the parent learns of it (its id, its status, what comes through pipes) it
-//! learns from system calls, and those are recorded.
+//! Only the process that was started is recorded. A child runs on the same engine and through the same code, but
+//! into a trace that nobody keeps, until it executes a program. That program runs natively, or under a recorder of
+//! its own (`super::execute`). What the parent learns of its child (the id, the status, what comes through pipes)
+//! it learns from system calls, and those are recorded.
 //!
-//! A child that would share its parent's memory (`vfork`, `posix_spawn`) gets a copy instead, and
-//! its parent waits until it has executed a program or ended. If it ends without, what it has
-//! changed on its parent's stack is carried over, as this is how it says why.
+//! A child that would share its parent's memory (`vfork`, `posix_spawn`) gets a copy instead, and its parent waits
+//! until the child has executed a program or ended. If the child ends without executing a program, the recorder
+//! copies what the child has changed on its parent's stack to the parent: there the child says why it failed.
 
 pub(super) mod parent;
 

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 const SIG_DFL: u64 = 0;
 const SIG_IGN: u64 = 1;
-/// From here on signals queue.
+/// The first signal of which several instances can be pending (`SIGRTMIN` of the kernel).
 const FIRST_REAL_TIME: u64 = 32;
 
 /// What becomes of a signal.
@@ -439,7 +439,7 @@ impl Signals {
         state.handle(thread, signal)
     }
 
-    /// Nothing is waiting for the thread after all.
+    /// Lowers the thread's attention if no signal waits for it.
     pub(crate) fn settle(&self, thread: ThreadId) {
         let mut state = self.lock();
         state.fetch_mail(thread);
@@ -507,7 +507,7 @@ impl Signals {
         set: u64,
         timeout: Option<Duration>,
     ) -> Result<Option<Signal>, Interrupted> {
-        // A time that no clock reaches does not come.
+        // If the deadline is beyond what the clock can show, the wait has none.
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut state = self.lock();
         state.of(thread).awaited = set;

@@ -57,13 +57,13 @@ pub(crate) struct GuestThread {
     pub(crate) cancellable: bool,
     /// It is cancelled in that function.
     pub(crate) cancelled: bool,
-    /// Where its mark is, if that function is about to change it.
+    /// The address of the thread's cancellation mark (`cancel`), if that function is about to change the mark.
     pub(crate) mark_in_body: Option<u64>,
-    /// The thread pointer, and where the mark of the thread with that is, if the library is known.
+    /// The thread pointer, and the address of the mark of the thread with this pointer, if the library is known.
     pub(crate) mark_at: Option<(u64, Option<u64>)>,
     /// This thread creates another one.
     pub(crate) creating: Option<Creation>,
-    /// Nobody is to join that one.
+    /// The thread that this one creates is detached: nobody joins it.
     pub(crate) creates_detached: bool,
     /// Where the thread's `errno` is, once asked for.
     pub(crate) errno_at: Option<u64>,
@@ -71,7 +71,7 @@ pub(crate) struct GuestThread {
     pub(crate) attention: Attention,
     /// The thread has come from guest code with an event.
     pub(crate) after_event: bool,
-    /// That is a system call which has not waited any longer, because a handler is to run.
+    /// That event is of a system call that has ended its wait because a handler is to run.
     pub(crate) interrupted: bool,
     /// Instructions that had been counted when the thread began or came from its last system call
     /// or fault, if they are counted since.
@@ -84,15 +84,15 @@ pub(crate) struct GuestThread {
     pub(crate) entries: Vec<Context>,
     /// Frames of handlers that interrupted bodies of library functions.
     pub(crate) handlers_in_bodies: Vec<u64>,
-    /// The fault that the thread is in has its event already.
+    /// The fault that the thread is handling has its event already.
     pub(crate) confirmed: bool,
     /// No handler may interrupt the body that runs now.
     pub(crate) handlers_wait: bool,
-    /// When the last of them returned: the event that it interrupted goes on from there.
+    /// When the last handler in a body returned. The event that it interrupted goes on from this time.
     pub(crate) handlers_until: u64,
     /// What the fast-path functions know of this thread. It refers to `context` and `log`.
     pub(crate) fast_path: AtAddress<FastPathState>,
-    /// Of operands in memory in common with other processes.
+    /// Copies of operands in memory in common with other processes.
     pub(crate) copies: LazyCell<Box<Copies>>,
     /// Whether it is in guest code, for others to see.
     pub(crate) presence: Presence,

@@ -22,18 +22,18 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Contents beyond so many bytes are unpacked when they are mapped.
+/// So many bytes of whole contents are unpacked beforehand. Further ones are unpacked when they are mapped.
 const MOST: u64 = 256 << 20;
-/// The same of files of which there are pages, whose other pages take room in the file as well.
+/// The same for contents of which the trace has only pages; the missing pages count as well.
 const MOST_BY_PAGES: u64 = 512 << 20;
 
 pub(crate) struct MappedFiles {
     file: File,
     /// Where in the file each content begins (at a page), and its length.
     places: BTreeMap<BlobId, (u64, u64)>,
-    /// By contents of which not all is there: what is, by its offsets.
+    /// For each content of which the trace has only pages: the ranges of the file that these pages cover.
     partial: BTreeMap<BlobId, RangeSet<u64>>,
-    /// What the guest has mapped and nobody may touch.
+    /// Memory that shows pages which the trace does not have; nobody may touch it.
     absent: Mutex<Absent>,
 }
 
@@ -55,7 +55,7 @@ impl MappedFiles {
             if unpacked + len > MOST {
                 continue;
             }
-            // Of one that is damaged, whoever maps it will be told.
+            // If this blob is damaged, the replay reports it when the guest maps it.
             let Ok(bytes) = trace.blob(blob) else { continue };
             write_at(&files.file, &bytes, end).map_err(failed())?;
             files.places.insert(blob, (end, len));
@@ -107,8 +107,8 @@ impl MappedFiles {
         Ok(true)
     }
 
-    /// Stores the pages that the window shows in memory that is there; false if the trace has not
-    /// the pages of that content, but all of it.
+    /// Stores the pages that the window shows in memory that is there. False if the trace has the whole content,
+    /// not single pages of it.
     pub(crate) fn store(
         &self,
         trace: &Trace,

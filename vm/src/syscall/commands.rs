@@ -292,8 +292,9 @@ const SECOND_WORD: &[Shape] = &[object::<u32>(4).always()];
 /// `futex(word, operation, value, timeout or value, word, value)`. The words themselves are
 /// ordinary shared memory: a wait only compares, and the comparison's outcome is the result.
 ///
-/// The kernel itself writes the words of priority-inheriting locks, which are recorded as it left
-/// them, and that of `FUTEX_WAKE_OP` ([`Operation`](super::operation::Operation)). (The library's own locks are hooked, and do not come here.)
+/// The kernel itself writes the words of locks with priority inheritance, which are recorded as the kernel left
+/// them, and the word of `FUTEX_WAKE_OP` ([`Operation`](super::operation::Operation)). (Calls of the library's
+/// own locks do not come here, since these functions are hooked.)
 #[rustfmt::skip]
 pub(crate) static FUTEX: Commands = Commands {
     // FUTEX_PRIVATE_FLAG and FUTEX_CLOCK_REALTIME change neither reads nor writes.

@@ -21,15 +21,15 @@ use std::time::{Duration, Instant};
 
 /// Chunks on their way to the writer.
 const IN_FLIGHT: usize = 32;
-/// From one round to the next. With what a round and its writing take, it stays below 100 ms.
+/// The longest pause between two rounds. With the time of a round and its writing, this stays below 100 ms.
 const ROUND: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 50 });
-/// The first one comes sooner, and so does each one after a round that had many pages to write; otherwise
-/// each pause is twice as long as the one before it. So the writer does most of what a short
-/// program takes while that runs.
+/// The pause before the first round, and after each round that had many pages to write. Each further pause is
+/// twice as long as the one before it, up to [`ROUND`]. So most of the trace of a short program is written while
+/// the program runs.
 const FIRST_ROUND: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 3 });
-/// Bytes of pages that are much.
+/// A round with so many bytes of pages had many to write.
 const MUCH: u64 = 128 << 10;
-/// From a round to the next, if a thread was busy in the first.
+/// The pause after a round in which a thread was busy.
 const SOON: Duration = Duration::from_millis(5);
 /// Looks at a stream whose thread is busy. It may be waiting for a mutex, which takes longer than
 /// an event; one that waits for the writer itself leaves the stream only when that goes on.
@@ -282,7 +282,7 @@ mod tests {
     use crate::record::presence::Presence;
     use refrain_trace::{Event, EventKind, NO_TICKET, Trace};
 
-    /// Whatever is sent first: a thread's events lie behind those of the threads before it.
+    /// A thread's events lie behind those of the threads that were created before it, whichever are sent first.
     #[test]
     fn a_round_is_written_in_the_order_of_the_threads() {
         let (to_writer, messages) = bounded(IN_FLIGHT);
