@@ -2,13 +2,14 @@
 
 use crate::calibration;
 use crate::error::{Context, Error, bail};
-use crate::machine::Analysis;
+use crate::machine::{Analysis, ReplayOptions};
 use crate::protocol::Request;
 use crate::ranking::{IrregularLock, NotUnderstood, Ranking};
 use crate::replayed::Divergence;
 use crate::session::Session;
 use crate::symbols::Symbols;
 use crate::trace_file;
+use refrain_trace::Order;
 use refrain_transform::{Place, Resolver, Unknown};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -68,16 +69,36 @@ impl Session {
         let why = pair.map_or_else(String::new, |pair| {
             format!(", and the program races: {} are not ordered", pair.short())
         });
-        let then = if races.is_some_and(|races| races.have_taught()) {
-            "record it again, which orders more; "
-        } else {
-            ""
-        };
+        let taught = races.is_some_and(|races| races.have_taught());
+        let unobserved = self.replay(path, &ReplayOptions::default())?;
+        let order = trace_file::read(path)?.header().order;
+        let then = advice(unobserved.divergence.is_some(), taught, order);
         Ok(Error::Unusable(format!(
-            "cannot analyse {}: the replay diverged at {thread} {event} ({kind}){why}; {then}\
-             `refrain replay` says more",
+            "cannot analyse {}: the replay diverged at {thread} {event} ({kind}){why}; {then}",
             path.display()
         )))
+    }
+}
+
+/// What to do when an observed replay has diverged. `again` says whether a replay that nobody observes does so,
+/// too, `taught` whether the next recording orders more than this one.
+fn advice(again: bool, taught: bool, order: Order) -> String {
+    let then = match (taught, order.is_of_every_access()) {
+        (true, _) => "record it again, which orders more",
+        (false, _) if again => return "`refrain replay` says more".into(),
+        (false, true) => {
+            "every access is ordered, so this is a bug in refrain: please report it, with the trace"
+        }
+        (false, false) => {
+            "try it once more, or record it again with `--order stride`, which orders every access"
+        }
+    };
+    match again {
+        true => format!("{then}; `refrain replay` says more"),
+        false => format!(
+            "`refrain replay` does not diverge, only this replay, whose accesses are observed, which makes \
+             threads slower; {then}"
+        ),
     }
 }
 
@@ -117,4 +138,22 @@ fn not_understood(
     not_understood.sort_by_key(|it| std::cmp::Reverse(it.waited_ns));
     not_understood.truncate(NOT_UNDERSTOOD);
     not_understood
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replay_says_more_only_if_it_diverges() {
+        for taught in [false, true] {
+            for order in [Order::Sync, Order::Stride] {
+                let says_more = |again| advice(again, taught, order).contains("says more");
+                assert!(says_more(true) && !says_more(false));
+                let is_advised = |what| advice(false, taught, order).contains(what);
+                assert_eq!(is_advised("record it again"), taught || order == Order::Sync);
+                assert_eq!(is_advised("report it"), !taught && order == Order::Stride);
+            }
+        }
+    }
 }
