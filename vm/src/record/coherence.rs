@@ -1,6 +1,9 @@
 //! Files that the guest has mapped, and the calls by which it changes them: what they change in
 //! memory is recorded with the call. A private mapping shows such a change as well, in the pages that the
-//! guest has not stored to. (What is stored through a shared mapping, it shows too, which is in no event.)
+//! guest has not stored to, and what is stored through a shared mapping. So a replay has one file in memory
+//! for both kinds of mappings, which is as long as the guest's file: what lies behind its end faults there, too.
+//! (A file of which the trace has the pages that were touched is not expected to change. It has no such file
+//! in memory, unless it is mapped shared or ends before its mapping does.)
 
 pub(super) mod shared;
 
@@ -108,23 +111,33 @@ impl GuestThread {
         let Some(Before { identity, size }) = before else { return Vec::new() };
         let shared = self.shared();
         let shown = |range: Range<u64>| shared.showing(identity, &range).into_iter();
-        // What is stored behind a file's end is gone when the file grows.
-        let tail = |end: u64| shown(end..page_up(end)).map(now);
-        let new = match call.number() {
-            libc::SYS_ftruncate | libc::SYS_truncate => call.arguments()[1],
-            libc::SYS_creat | libc::SYS_open | libc::SYS_openat => 0,
+        let (range, new) = match call.number() {
+            libc::SYS_ftruncate | libc::SYS_truncate => (0..0, call.arguments()[1]),
+            libc::SYS_creat | libc::SYS_open | libc::SYS_openat => (0..0, 0),
             _ => {
                 let range = changed(call, result as u64).map_or(0..0, |(_, range)| range);
-                let tail = Some(size).filter(|&size| range.end > size).into_iter().flat_map(tail);
-                return tail.chain(shown(range).map(now)).collect();
+                (range.clone(), range.end.max(size))
             }
         };
-        // What is cut off is zero should the file grow again, and is not to be touched before.
-        let zero = |range: Range<u64>| Write {
-            address: range.start,
-            bytes: vec![0; (range.end - range.start) as usize],
-        };
-        tail(new.min(size)).chain(shown(page_up(new)..size).map(zero)).collect()
+        // What is stored behind a file's end is gone when the file changes its length.
+        let end = new.min(size);
+        let tail = if new == size { 0..0 } else { end..page_up(end) };
+        // A page that has come into the file is there for a replay if any of its bytes is written.
+        let last = |shown: Range<u64>| shown.end - 1..shown.end;
+        let grown = shown(page_up(size)..page_up(new)).map(last);
+        let changed = shown(tail).chain(shown(range)).chain(grown).map(now);
+        let changed = changed.filter(|write| !write.bytes.is_empty());
+        let cut_off = shown(page_up(new)..page_up(size)).flat_map(|range| self.cut_off(range));
+        changed.chain(cut_off).collect()
+    }
+
+    /// What says that a file ends where it is shown by this range: a write of no bytes. Of a file that is kept
+    /// by pages, which a replay may be unable to shorten, the trace has zeros as well.
+    fn cut_off(&self, range: Range<u64>) -> impl Iterator<Item = Write> {
+        let zeros = self.machine.mapped.keeps(&range);
+        let zeros = zeros.then(|| vec![0; (range.end - range.start) as usize]);
+        let address = range.start;
+        zeros.into_iter().chain([Vec::new()]).map(move |bytes| Write { address, bytes })
     }
 
     /// Keeps the table of shared mappings up with a call that has changed the address space; the
@@ -145,8 +158,10 @@ impl GuestThread {
                     if host::may_write(fd) || !is_settled(&metadata) {
                         machine.set_shared();
                     }
-                    shared.private.insert(id, range, offset);
-                    return 0;
+                    let file = shared.insert_private(id, range.clone(), offset);
+                    // What is kept by pages does not change.
+                    let may_change = metadata.is_file() && !machine.mapped.keeps(&range);
+                    return if may_change { file } else { 0 };
                 }
                 let file = shared.number(id);
                 if machine.mapped.keeps(&range) {

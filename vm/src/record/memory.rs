@@ -123,7 +123,12 @@ impl GuestThread {
         self.end_recording(pending.done);
         if result >= 0 {
             let watched = self.common_may_differ(what, args, result as u64);
-            let writes = what == MachineCall::Shmat || args[2] as i32 & libc::PROT_WRITE != 0;
+            let writes = match what {
+                MachineCall::Shmat => true,
+                _ => [(2, libc::PROT_WRITE), (3, libc::MAP_SHARED)]
+                    .iter()
+                    .all(|&(at, flag)| args[at] as i32 & flag != 0),
+            };
             if file != 0 && writes && !watched {
                 machine.notice(Notice::SharedFile);
             }
@@ -166,7 +171,7 @@ impl GuestThread {
         }
         // SAFETY: the descriptor is the guest's and stays open: ManuallyDrop never closes it.
         let file = ManuallyDrop::new(unsafe { File::from_raw_fd(fd as i32) });
-        let metadata = file.metadata().ok()?;
+        let metadata = file.metadata().ok().filter(|it| it.is_file())?;
         let size = metadata.len();
         let wanted = page_up(len).min(size.saturating_sub(offset));
         let is_library = offset == 0 && self.purpose(args) == Purpose::Code;
@@ -202,12 +207,12 @@ impl GuestThread {
                 |range: Range<u64>| host::extents(fd, range.clone()).unwrap_or(vec![range]);
             let extents: Vec<_> = unknown.into_iter().flat_map(extents).collect();
             if extents != [range.clone()] {
-                return Content::sparse(&file, address, offset, extents);
+                let window =
+                    Window { blob: self.machine.log.blob(Vec::new()), offset: 0, len: wanted };
+                return Content::sparse(&file, address, offset, extents, window);
             }
-            let bytes = read_at(&file, offset, wanted)?;
-            let len = bytes.len() as u64;
-            let blob = self.machine.log.blob(bytes);
-            return Some(Window { blob, offset: 0, len }.into());
+            let blob = self.machine.log.blob(read_at(&file, offset, wanted)?);
+            return Some(Window { blob, offset: 0, len: wanted }.into());
         }
         let key = (metadata.dev(), metadata.ino(), size, metadata.mtime(), metadata.mtime_nsec());
         let mut files = self.machine.files.lock().unwrap_or_else(PoisonError::into_inner);
@@ -269,14 +274,20 @@ impl From<Window> for Content {
 }
 
 impl Content {
-    /// Of a file with holes, mapped from `offset` on.
-    fn sparse(file: &File, address: u64, offset: u64, extents: Vec<Range<u64>>) -> Option<Content> {
+    /// Of a file with holes, mapped from `offset` on. The window says no more than how much is shown.
+    fn sparse(
+        file: &File,
+        address: u64,
+        offset: u64,
+        extents: Vec<Range<u64>>,
+        window: Window,
+    ) -> Option<Content> {
         let mut writes = Vec::new();
         for extent in extents {
             let bytes = read_at(file, extent.start, extent.end - extent.start)?;
             writes.push(Write { address: address + extent.start - offset, bytes });
         }
-        Some(Content { window: None, writes })
+        Some(Content { window: Some(window), writes })
     }
 }
 

@@ -20,6 +20,9 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+/// Files in memory that the trace has no number for have this bit, and the number of their content.
+const UNNUMBERED: u64 = 1 << 32;
+
 impl GuestThread {
     /// The guest has executed `syscall`.
     pub(crate) fn syscall(&mut self) -> Result<(), Halt> {
@@ -89,7 +92,9 @@ impl GuestThread {
             return Err(Halt::Done);
         }
         self.leave(&event)?;
-        if !is_done_early {
+        if call.changes_file() {
+            record.writes.iter().try_for_each(|write| self.change_file(write))?;
+        } else if !is_done_early {
             self.put_all(&record.writes)?;
         }
         if let Effect::Exec { image } = record.effect {
@@ -131,6 +136,18 @@ impl GuestThread {
 
     fn put_all(&mut self, writes: &[Write]) -> Result<(), Halt> {
         writes.iter().try_for_each(|write| self.put(write.address, &write.bytes))
+    }
+
+    /// Has memory show what the call has made of a file.
+    fn change_file(&mut self, write: &Write) -> Result<(), Halt> {
+        let Write { address, bytes } = write;
+        let end = address.saturating_add(bytes.len() as u64);
+        if !self.machine.common.meets(&(*address..end))
+            && self.machine.shared.change(*address, bytes)
+        {
+            return Ok(());
+        }
+        self.put(*address, bytes)
     }
 
     /// Stores what an event of the trace left in guest memory, and nowhere else.
@@ -452,6 +469,14 @@ impl GuestThread {
         }
         let files = &self.machine.mapped_files;
         let range = address..address.saturating_add(memory::page_up(len));
+        // A private mapping of a file that ends before the mapping does.
+        let behind_end = content.filter(|window| {
+            what == MachineCall::Mmap && memory::page_up(window.len) < memory::page_up(len)
+        });
+        let file = match (file, behind_end) {
+            (0, Some(Window { blob, .. })) => UNNUMBERED | u64::from(blob.0),
+            _ => file,
+        };
         Ok(match what {
             MachineCall::Mmap | MachineCall::Shmat if file != 0 => {
                 let (len, prot, offset) = match what {
@@ -470,10 +495,12 @@ impl GuestThread {
                     return Err(outside(start).into());
                 }
                 files.replaced(&range);
-                let part = Part { start, end: range.end, file, offset, writable: true };
+                let is_private = what == MachineCall::Mmap && fourth as i32 & libc::MAP_SHARED == 0;
+                let part = Part { start, end: range.end, file, offset, writable: !is_private };
+                let shown = content.map_or(len, |window| window.len);
                 match content {
                     Some(Window { blob, .. }) if self.machine.trace.file(blob)?.is_some() => {
-                        shared.map(part, prot, &[])?;
+                        shared.map(part, prot, &[], shown)?;
                         files.show_pages(
                             &self.machine.trace,
                             blob,
@@ -484,13 +511,15 @@ impl GuestThread {
                     }
                     _ => {
                         let bytes = content.map(|window| self.window(&window)).transpose()?;
-                        let shown = bytes.unwrap_or_default();
-                        shared.map(part, prot, &shown[..shown.len().min(len as usize)])?;
+                        let bytes = bytes.unwrap_or_default();
+                        let bytes = &bytes[..bytes.len().min(len as usize)];
+                        shared.map(part, prot, bytes, shown)?;
                     }
                 }
                 // A file that is shared may show code that the guest generates.
                 space.note(range.clone(), prot);
-                space.note_content(range, libc::MAP_SHARED);
+                space
+                    .note_content(range, if is_private { fourth as i32 } else { libc::MAP_SHARED });
                 result
             }
             MachineCall::Shmdt => {
@@ -527,7 +556,6 @@ impl GuestThread {
             }
             MachineCall::Mremap => {
                 let (len, new_len) = (memory::page_up(len), memory::page_up(third));
-                shared.make_room(address, new_len);
                 let to = result as u64..(result as u64).saturating_add(new_len);
                 let repeated = files.moved(range.clone(), to.clone(), || {
                     space.remap_to([address, len, new_len, fourth], result as u64)
@@ -536,7 +564,9 @@ impl GuestThread {
                 shared.remap(range, to, kept);
                 repeated
             }
-            MachineCall::Brk => space.brk(address),
+            MachineCall::Brk if result as u64 == address => space.brk(address),
+            // Refused, by a limit that a replay does not have; or the program asks where the break is.
+            MachineCall::Brk => space.program_break() as i64,
             MachineCall::Madvise => {
                 space.advise_again(range, third);
                 result
@@ -555,7 +585,7 @@ impl GuestThread {
     /// Stores what a mapping shows in a place, whether the guest may write there or not.
     fn store_content(&self, write: &Write) -> Result<(), Halt> {
         let Write { address, bytes } = write;
-        if self.machine.shared.write(*address, bytes) {
+        if self.machine.shared.change(*address, bytes) {
             return Ok(());
         }
         let (start, end) = (memory::page_down(*address), *address + bytes.len() as u64);
