@@ -718,6 +718,9 @@ pub enum EngineError {
         why: String,
     },
     /// Memory for translated code cannot be had.
-    #[error("cannot reserve {0} bytes at {1:#x} for translated code: {2}")]
+    #[error(
+        "cannot reserve {0} bytes at {1:#x} for translated code: {2} (a hard limit of the address space may be \
+         too low: `ulimit -Hv`)"
+    )]
     CodeMemory(u64, u64, std::io::Error),
 }

@@ -43,6 +43,7 @@ use crate::memory::AddressSpace;
 use crate::order;
 use crate::{Error, Hidden, Processor, Result, kick, reserve};
 use files::Files;
+pub use limits::raise_limit_of_space;
 use log::Written;
 use machine::{Machine, Stop};
 pub use notice::Notice;
