@@ -33,14 +33,18 @@ fn is_as_natively_in_each_order(source: &str) {
     }
 }
 
-/// Holds a recording of `program` and both engines' replays against a native run.
+/// Holds a recording of `program` and the engines' replays against a native run.
 fn is_the_same(bench: &Bench, options: &[&str]) -> Run {
+    is_the_same_on(bench, options, &["copy", "cranelift"])
+}
+
+fn is_the_same_on(bench: &Bench, options: &[&str], engines: &[&str]) -> Run {
     let native = Run::of(Command::new("./program").current_dir(bench.path()));
     let record = [&["record", "--force", "-o", "a.refrain"], options, &["--", "./program"]];
     let recorded = bench.refrain(record.concat());
     assert_eq!(recorded.text(), native.text(), "{}", recorded.stderr);
     assert_eq!(recorded.status, native.status, "{}", recorded.stderr);
-    for engine in ["copy", "cranelift"] {
+    for engine in engines {
         let replayed = bench.refrain(["replay", "--engine", engine, "--echo", "a.refrain"]);
         let replayed = replayed.succeeds();
         assert!(native.stdout.is_empty() || !replayed.stdout.is_empty(), "{replayed:?}");
@@ -214,6 +218,23 @@ fn memory_behind_the_end_of_a_file() {
 #[test]
 fn what_private_mappings_show_of_shared_ones() {
     is_as_natively_in_each_order(include_str!("../guest/shown_privately.c"));
+}
+
+#[test]
+fn code_that_may_not_be_executed() {
+    let source = include_str!("../guest/not_executable.c");
+    is_as_natively_in_each_order(source);
+    let bench = bench();
+    bench.cc(source, &["-O1", "-w", "-DTAKEN", "-o", "program"]);
+    is_the_same_on(&bench, &[], &["copy", "tiered"]);
+}
+
+#[test]
+fn code_on_a_stack_that_may_be_executed() {
+    let bench = bench();
+    let source = include_str!("../guest/stack_code.c");
+    bench.cc(source, &["-O0", "-w", "-z", "execstack", "-o", "program"]);
+    is_the_same_on(&bench, &[], &["copy", "tiered"]);
 }
 
 #[test]

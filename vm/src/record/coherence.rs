@@ -237,7 +237,7 @@ impl GuestThread {
         // SAFETY: the range lies in the guest's arenas, where the host keeps nothing.
         let result = unsafe { host::syscall(libc::SYS_shmat as u64, issued) };
         if result >= 0 {
-            space.note(range.clone(), libc::PROT_READ | libc::PROT_WRITE);
+            space.note(range.clone(), crate::memory::prot_of_segment(flags));
             space.note_content(range, libc::MAP_SHARED);
         }
         result

@@ -4,7 +4,9 @@ use super::calls::Pending;
 use super::notice::Notice;
 use super::thread::GuestThread;
 use crate::elf::Elf;
-use crate::memory::{AddressSpace, MapRequest, Purpose, named, page_up, replaces};
+use crate::memory::{
+    AddressSpace, MapRequest, Purpose, may_allow_execution, named, page_up, replaces,
+};
 use crate::syscall::MachineCall;
 use crate::{Hidden, Result, host};
 use refrain_trace::payload::{Effect, SyscallRecord, Window, Write};
@@ -67,6 +69,9 @@ impl GuestThread {
         {
             machine.notice(Notice::GeneratedCode);
             machine.engine.generated(range);
+        }
+        if replaced.is_some() || may_allow_execution(what, args) {
+            machine.engine.executable(space.executable());
         }
         if let Some(range) = replaced.filter(|_| result >= 0) {
             machine.engine.forget(range);

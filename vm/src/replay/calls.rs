@@ -273,13 +273,11 @@ impl GuestThread {
         memory::unmap_all();
         self.machine.mapped_files.replaced(&(0..u64::MAX));
         self.machine.common.forget();
-        for mapping in &executed.mappings {
-            super::restore(&self.machine, mapping)?;
-        }
         let mut space = self.machine.space.lock().unwrap_or_else(PoisonError::into_inner);
         *space = memory::AddressSpace::new();
         space.begin_heap(executed.entry.brk);
         drop(space);
+        super::restore_all(&self.machine, &executed.mappings)?;
         self.machine.initial_sp.store(executed.entry.rsp, Ordering::SeqCst);
         self.context = self.context.at_entry(&executed.entry);
         host::fp_reset();
@@ -436,10 +434,13 @@ impl GuestThread {
     /// Tells the engine what has become of code by a call that has been repeated.
     fn note_code(&self, call: &Call, result: i64, replaced: Option<Range<u64>>) {
         let Action::Machine(what) = call.action() else { return };
+        let space = self.machine.space.lock().unwrap_or_else(PoisonError::into_inner);
+        if replaced.is_some() || memory::may_allow_execution(what, *call.arguments()) {
+            self.machine.engine.executable(space.executable());
+        }
         if result < 0 {
             return;
         }
-        let space = self.machine.space.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(range) = space.generated_by(what, *call.arguments(), result) {
             self.machine.engine.generated(range);
         }
@@ -481,12 +482,9 @@ impl GuestThread {
             MachineCall::Mmap | MachineCall::Shmat if file != 0 => {
                 let (len, prot, offset) = match what {
                     MachineCall::Mmap => (memory::page_up(len), third as i32, sixth),
-                    _ if third as i32 & libc::SHM_RDONLY != 0 => {
-                        (content.map_or(0, |window| window.len), libc::PROT_READ, 0)
-                    }
                     _ => {
-                        let both = libc::PROT_READ | libc::PROT_WRITE;
-                        (content.map_or(0, |window| window.len), both, 0)
+                        let prot = memory::prot_of_segment(third);
+                        (content.map_or(0, |window| window.len), prot, 0)
                     }
                 };
                 let start = result as u64;
