@@ -19,6 +19,7 @@
 
 use crate::copy::copy;
 use crate::cranelift::{CraneliftEngine, Program};
+use rangemap::RangeSet;
 use refrain_trace::CodeBlock;
 use refrain_vm::{
     Context, Count, Cpu, Engine, EngineConfig, EngineError, Exit, FastPath, Fault, LastMet, Mode,
@@ -143,6 +144,10 @@ impl Engine for Tiered {
     fn generated(&self, range: Range<u64>) {
         self.copies.generated(range);
         self.copies_only.store(true, Ordering::SeqCst);
+    }
+
+    fn executable(&self, ranges: &RangeSet<u64>) {
+        self.copies.executable(ranges);
     }
 
     fn attach(&self) -> Result<Box<dyn Cpu>, EngineError> {

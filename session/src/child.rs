@@ -44,6 +44,8 @@ fn answer(
     pipe: &Arc<Pipe>,
     tolerant: bool,
 ) -> crate::Result<Message> {
+    // A soft limit that is low is meant for recorded programs.
+    refrain_vm::raise_limit_of_space();
     let around = sandbox::enter(&Purpose::Replay, tolerant)?;
     let trace = Trace::from_file(trace)?;
     let stated = Stated::of(&trace)?;

@@ -4,6 +4,7 @@
 use refrain_tests::{Bench, Run};
 use refrain_trace::payload::{Effect, SyscallRecord};
 use refrain_trace::{EventKind, Executed, ThreadId, Trace};
+use std::ffi::OsStr;
 use std::process::Command;
 
 fn bench() -> Bench {
@@ -20,11 +21,30 @@ fn is_as_natively_with(options: &[&str], source: &str) -> Run {
     let bench = bench();
     let usual = ["-g", "-O1", "-w", "-pthread", "-o", "program"];
     bench.cc(source, &[&usual, options].concat());
+    is_the_same(&bench, &[])
+}
+
+/// The same if every access is ordered, too.
+fn is_as_natively_in_each_order(source: &str) {
+    let bench = bench();
+    bench.cc(source, &["-g", "-O1", "-w", "-pthread", "-o", "program"]);
+    for options in [&[][..], &["--order", "stride"]] {
+        is_the_same(&bench, options);
+    }
+}
+
+/// Holds a recording of `program` and the engines' replays against a native run.
+fn is_the_same(bench: &Bench, options: &[&str]) -> Run {
+    is_the_same_on(bench, options, &["copy", "cranelift"])
+}
+
+fn is_the_same_on(bench: &Bench, options: &[&str], engines: &[&str]) -> Run {
     let native = Run::of(Command::new("./program").current_dir(bench.path()));
-    let recorded = bench.refrain(["record", "-o", "a.refrain", "--", "./program"]);
+    let record = [&["record", "--force", "-o", "a.refrain"], options, &["--", "./program"]];
+    let recorded = bench.refrain(record.concat());
     assert_eq!(recorded.text(), native.text(), "{}", recorded.stderr);
     assert_eq!(recorded.status, native.status, "{}", recorded.stderr);
-    for engine in ["copy", "cranelift"] {
+    for engine in engines {
         let replayed = bench.refrain(["replay", "--engine", engine, "--echo", "a.refrain"]);
         let replayed = replayed.succeeds();
         assert!(native.stdout.is_empty() || !replayed.stdout.is_empty(), "{replayed:?}");
@@ -188,6 +208,62 @@ fn a_heap_behind_the_image() {
 #[test]
 fn memory_that_files_show() {
     is_as_natively(include_str!("../guest/shared.c"));
+}
+
+#[test]
+fn memory_behind_the_end_of_a_file() {
+    is_as_natively_in_each_order(include_str!("../guest/behind_end.c"));
+}
+
+#[test]
+fn what_private_mappings_show_of_shared_ones() {
+    is_as_natively_in_each_order(include_str!("../guest/shown_privately.c"));
+}
+
+#[test]
+fn code_that_may_not_be_executed() {
+    let source = include_str!("../guest/not_executable.c");
+    is_as_natively_in_each_order(source);
+    let bench = bench();
+    bench.cc(source, &["-O1", "-w", "-DTAKEN", "-o", "program"]);
+    is_the_same_on(&bench, &[], &["copy", "tiered"]);
+}
+
+#[test]
+fn code_on_a_stack_that_may_be_executed() {
+    let bench = bench();
+    let source = include_str!("../guest/stack_code.c");
+    bench.cc(source, &["-O0", "-w", "-z", "execstack", "-o", "program"]);
+    is_the_same_on(&bench, &[], &["copy", "tiered"]);
+}
+
+#[test]
+fn words_that_the_end_of_a_thread_clears() {
+    is_as_natively_in_each_order(include_str!("../guest/cleared_words.c"));
+}
+
+/// A replay is not refused what the recorded program is allowed, nor the other way round.
+#[test]
+fn a_program_break_under_a_limit() {
+    let bench = bench();
+    let source = include_str!("../guest/limited_break.c");
+    is_as_natively_in_each_order(source);
+    bench.cc(source, &["-O1", "-o", "program"]);
+    let limited = |command: &[&str]| {
+        let path = bench.command([""; 0]).get_program().to_owned();
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "ulimit -S -v 60000; exec \"$@\"", "sh"]).current_dir(bench.path());
+        shell.env("XDG_CACHE_HOME", bench.path().join("cache"));
+        let command = command.iter().map(OsStr::new);
+        let command = command.map(|word| if word == "refrain" { &path } else { word });
+        Run::of(shell.args(command))
+    };
+    let native = limited(&["./program", "limited"]);
+    let record = ["refrain", "record", "-qo", "a.refrain", "--", "./program", "limited"];
+    assert_eq!(limited(&record).succeeds().text(), native.succeeds().text());
+    for engine in ["copy", "cranelift"] {
+        limited(&["refrain", "replay", "--engine", engine, "a.refrain"]).succeeds();
+    }
 }
 
 #[test]

@@ -74,7 +74,8 @@ pub struct SyscallRecord {
     pub effect: Effect,
 }
 
-/// Bytes that the kernel wrote to guest memory.
+/// Bytes that the kernel wrote to guest memory. Of a call that changes a file: what memory shows of the
+/// file from then on. No bytes say that the file ends at the latest where it is shown by this address.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Write {
     /// First byte.
@@ -115,7 +116,9 @@ pub enum Effect {
     /// The address space changed and replay repeats the change: the call itself is in the
     /// arguments; the result is its address. Of a mapped file the content is in a blob.
     Memory {
-        /// Content of the new mapping, from its first byte; what lies beyond is zero.
+        /// Content of the new mapping, from its first byte. The window is as long as what the mapping shows
+        /// of the file: pages behind that are not there, as natively. Where the blob is shorter, the rest is
+        /// zero, or among the writes.
         content: Option<Window>,
     },
     /// A thread was created.

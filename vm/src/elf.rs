@@ -129,6 +129,8 @@ pub(crate) struct Elf {
     pub(crate) entry: u64,
     /// Virtual address of the program header table and the number of its entries.
     pub(crate) program_headers: (u64, u64),
+    /// The program asks for a stack that it may execute.
+    pub(crate) executes_stack: bool,
     pub(crate) segments: Vec<Segment>,
     pub(crate) interpreter: Option<String>,
     pub(crate) build_id: Option<String>,
@@ -214,6 +216,10 @@ impl Elf {
             let start = p.p_vaddr(endian);
             (start, start.saturating_add(p.p_memsz(endian)))
         });
+        let executes_stack = raw.iter().any(|p| {
+            p.p_type(endian) == elf::PT_GNU_STACK
+                && protection(p.p_flags(endian)) & libc::PROT_EXEC != 0
+        });
         let needs_libraries = raw.iter().any(|p| {
             let entries = p.dynamic(endian, data).ok().flatten().unwrap_or_default();
             entries.iter().any(|entry| entry.d_tag(endian) == elf::DT_NEEDED)
@@ -243,6 +249,7 @@ impl Elf {
             position_independent,
             entry,
             program_headers,
+            executes_stack,
             segments,
             interpreter,
             build_id,

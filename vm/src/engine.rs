@@ -11,6 +11,7 @@
 
 use crate::order::{Filter, LastMet, Span};
 use crate::{Context, Processor, reg};
+use rangemap::RangeSet;
 use refrain_trace::{CodeBlock, linux};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -183,6 +184,15 @@ pub trait Engine: Send + Sync {
     /// to it. What it has made of the range before, [`Self::forget`] is about to name.
     fn generated(&self, range: Range<u64>) {
         let _ = range;
+    }
+
+    /// The guest may execute what is in these ranges, and nothing else of its memory: a thread that comes to
+    /// other memory faults ([`Fault::forbidden`]). Until this is said, the engine executes whatever can be
+    /// read. What the engine has made of code that may not be executed any more, [`Self::forget`] names. (It
+    /// goes on executing what it has made of code that the guest generates. Programs take the right away
+    /// for each function that they add, and give it back: to forget all code each time would take long.)
+    fn executable(&self, ranges: &RangeSet<u64>) {
+        let _ = ranges;
     }
 
     /// The executing half for one guest thread. It stays on the host thread that asked for it.
@@ -667,6 +677,14 @@ impl Fault {
         Fault { signal: libc::SIGSEGV, address, cause }
     }
 
+    /// An instruction is to be executed in memory that is there and may not be executed.
+    pub fn forbidden(address: u64) -> Fault {
+        const SEGV_ACCERR: i32 = 2;
+        let error = Cause::USER | Cause::FETCH | Cause::PRESENT;
+        let cause = Cause { vector: Cause::PAGE, error, code: SEGV_ACCERR };
+        Fault { signal: libc::SIGSEGV, address, cause }
+    }
+
     /// What the processor does not allow a program, of whatever address.
     pub fn protection() -> Fault {
         Fault::exception(Cause::PROTECTION, 0)
@@ -718,6 +736,9 @@ pub enum EngineError {
         why: String,
     },
     /// Memory for translated code cannot be had.
-    #[error("cannot reserve {0} bytes at {1:#x} for translated code: {2}")]
+    #[error(
+        "cannot reserve {0} bytes at {1:#x} for translated code: {2} (a hard limit of the address space may be \
+         too low: `ulimit -Hv`)"
+    )]
     CodeMemory(u64, u64, std::io::Error),
 }

@@ -17,7 +17,8 @@ pub(crate) struct Part {
     pub(crate) file: u64,
     /// Where in the file the stretch begins.
     pub(crate) offset: u64,
-    /// Whether the program may store there, with the protection that it has or could give it.
+    /// Whether the program may store to the file there, with the protection that the mapping has or could
+    /// get. (What is stored in a private mapping is not in the file.)
     pub(crate) writable: bool,
 }
 

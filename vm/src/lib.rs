@@ -75,8 +75,8 @@ pub use order::{
 };
 pub use processor::{Feature, Level, Processor};
 pub use record::{
-    Follow, LearnedSites, LostEnd, Notice, OrderOf, RecordOptions, RecordSummary, Warn, record,
-    this_machine,
+    Follow, LearnedSites, LostEnd, Notice, OrderOf, RecordOptions, RecordSummary, Warn,
+    raise_limit_of_space, record, this_machine,
 };
 pub use recovery::{recovery, recovery_is_asked};
 pub use replay::{

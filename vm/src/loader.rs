@@ -3,7 +3,9 @@
 use crate::elf::{Elf, Segment};
 use crate::host::{self, Guest};
 use crate::layout::{self, PAGE};
-use crate::memory::{AddressSpace, MapRequest, guest_may_map, map_fixed, page_down, page_up};
+use crate::memory::{
+    AddressSpace, MapRequest, guest_may_map, map_fixed, may_generate, page_down, page_up,
+};
 use crate::{Error, Hidden, Result, cpuid};
 use refrain_trace::{Entry, Module};
 use rustix::process::{getegid, geteuid, getgid, getuid};
@@ -168,6 +170,12 @@ pub(crate) struct Area {
 }
 
 impl Image {
+    /// Where the guest may generate code from its beginning on.
+    pub(crate) fn generates(&self) -> impl Iterator<Item = Range<u64>> {
+        let areas = self.mappings.iter().filter(|area| may_generate(area.prot));
+        areas.map(|area| area.range.clone())
+    }
+
     /// Where the program's interpreter lies; empty if it has none.
     pub(crate) fn linker(&self) -> Range<u64> {
         self.files.get(1).map_or(0..0, |linker| {
@@ -395,7 +403,8 @@ fn build_stack(
     space: &mut AddressSpace,
     mappings: &mut Vec<Area>,
 ) -> Result<(u64, InitialStrings)> {
-    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    let execute = if files[0].elf.executes_stack { libc::PROT_EXEC } else { 0 };
+    let prot = libc::PROT_READ | libc::PROT_WRITE | execute;
     anonymous(&layout::STACK, prot, libc::MAP_NORESERVE)?;
     space.note(layout::STACK, prot);
 

@@ -25,6 +25,27 @@ pub(crate) const fn page_up(address: u64) -> u64 {
     page_down(address.saturating_add(PAGE - 1))
 }
 
+/// What a guest may do with a segment that it attaches with these flags.
+pub(crate) fn prot_of_segment(flags: u64) -> i32 {
+    let has = |flag: i32| flags & flag as u64 != 0;
+    let write = if has(libc::SHM_RDONLY) { 0 } else { libc::PROT_WRITE };
+    libc::PROT_READ | write | if has(libc::SHM_EXEC) { libc::PROT_EXEC } else { 0 }
+}
+
+/// Whether the guest may write and execute memory with this protection.
+pub(crate) fn may_generate(prot: i32) -> bool {
+    prot & libc::PROT_WRITE != 0 && prot & libc::PROT_EXEC != 0
+}
+
+/// Whether a call may give the guest the right to execute memory.
+pub(crate) fn may_allow_execution(what: MachineCall, args: [u64; 6]) -> bool {
+    match what {
+        MachineCall::Mmap | MachineCall::Mprotect => args[2] & libc::PROT_EXEC as u64 != 0,
+        MachineCall::Shmat => args[2] & libc::SHM_EXEC as u64 != 0,
+        _ => false,
+    }
+}
+
 /// What a request to map says about the mapping.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MapRequest {
@@ -399,6 +420,11 @@ impl AddressSpace {
                 join(&mut self.spent, part);
             }
         }
+    }
+
+    /// What the guest may execute.
+    pub(crate) fn executable(&self) -> &RangeSet<u64> {
+        &self.executable
     }
 
     /// Whether any of the range holds code in the guest's eyes.

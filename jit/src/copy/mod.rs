@@ -77,6 +77,7 @@ mod vectors;
 mod watch;
 
 use crate::{fault, memory};
+use rangemap::RangeSet;
 use refrain_trace::CodeBlock;
 use refrain_vm::{
     Barrier, Count, Cpu, Engine, EngineConfig, EngineError, FastPath, Finding, LeaveOut, LockRole,
@@ -237,6 +238,10 @@ impl Engine for CopyEngine {
         if !range.is_empty() {
             self.shared.lock().generated.insert(range);
         }
+    }
+
+    fn executable(&self, ranges: &RangeSet<u64>) {
+        self.shared.lock().executable = Some(ranges.clone());
     }
 
     fn attach(&self) -> Result<Box<dyn Cpu>, EngineError> {

@@ -262,7 +262,8 @@ impl Translator {
                     Variant::Opaque => false,
                     _ => self.hooks.any(pc + 1..pc + code.len() as u64),
                 };
-                !hooked && !self.is_generated(pc) && read.is_same(pc, code)
+                let may_run = pc + code.len() as u64 <= self.executable_end(pc);
+                !hooked && may_run && !self.is_generated(pc) && read.is_same(pc, code)
             },
         )
     }

@@ -1,12 +1,15 @@
 //! The guest's code that a block is made from.
 
+use super::translator::Translator;
 use crate::memory::read_guest;
+use refrain_vm::Fault;
+use refrain_vm::layout::guest_may_map;
 use std::cell::OnceCell;
 
 /// Most blocks are shorter, and what is in no cache takes its time to be read.
 pub(super) const FIRST: usize = 64;
 
-/// The guest's code from an address on, as far as it can be read.
+/// The guest's code from an address on, as far as it can be read and may be executed.
 pub(super) struct Text {
     pub(super) pc: u64,
     /// Bytes that are read at most.
@@ -17,9 +20,12 @@ pub(super) struct Text {
 }
 
 impl Text {
-    pub(super) fn at(pc: u64, most: usize) -> Text {
-        let mut first = [0; FIRST];
-        let first_len = read_guest(pc, &mut first);
+    /// No more than `most` bytes, nor what lies at `end` or behind.
+    pub(super) fn at(pc: u64, most: usize, end: u64) -> Text {
+        let may_run = end.saturating_sub(pc);
+        let within = |len: usize| (len as u64).min(may_run) as usize;
+        let (most, mut first) = (within(most), [0; FIRST]);
+        let first_len = read_guest(pc, &mut first[..within(FIRST)]);
         Text { pc, most, first, first_len, all: OnceCell::new() }
     }
 
@@ -36,5 +42,27 @@ impl Text {
             code.truncate(readable);
             code
         })
+    }
+}
+
+impl Translator {
+    /// Where what the guest may execute from `pc` on ends; at `pc` if it may not execute that. (What is not
+    /// the guest's memory, it may not map either.)
+    pub(super) fn executable_end(&self, pc: u64) -> u64 {
+        match &self.executable {
+            Some(ranges) if guest_may_map(&(pc..pc.saturating_add(1))) => {
+                ranges.get(&pc).map_or(pc, |range| range.end)
+            }
+            _ => u64::MAX,
+        }
+    }
+
+    /// An instruction goes on at an address where there is no code.
+    pub(super) fn fault_of_fetch(&self, address: u64) -> Fault {
+        let is_there = read_guest(address, &mut [0]) == 1;
+        match is_there && self.executable_end(address) == address {
+            true => Fault::forbidden(address),
+            false => Fault::fetch(address),
+        }
     }
 }

@@ -16,7 +16,7 @@ use iced_x86::{
     ConstantOffsets, Decoder, DecoderError, DecoderOptions, Encoder, Instruction,
     InstructionInfoFactory, MemoryOperand, Mnemonic, Register,
 };
-use refrain_vm::{Cause, Count, Fault};
+use refrain_vm::{Cause, Count};
 
 /// Guest code that is looked at for one block: the block and what the ordering looks ahead at.
 const WINDOW: usize = 1024;
@@ -100,7 +100,8 @@ impl Translator {
     fn block(&mut self, pc: u64, variant: Variant, with_entry: bool) -> Result<u64, Failure> {
         let generated = self.is_generated(pc);
         let ahead = generated || self.orders(variant);
-        let text = Text::at(pc, if ahead { WINDOW } else { SHORT_WINDOW });
+        let most = if ahead { WINDOW } else { SHORT_WINDOW };
+        let text = Text::at(pc, most, self.executable_end(pc));
         let hooked = variant == Variant::Observed && self.hooks.contains(pc);
         if with_entry {
             self.jump_entry(pc, variant);
@@ -281,7 +282,7 @@ impl Translator {
             self.chain(at, variant);
         } else if error == DecoderError::NoMoreBytes {
             self.forget_block(at, variant);
-            return Err(Failure::Fault(Fault::fetch(readable_end)));
+            return Err(Failure::Fault(self.fault_of_fetch(readable_end)));
         } else {
             self.leave_here(Kind::Trap(Cause::ILLEGAL), at, true);
         }

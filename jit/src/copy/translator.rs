@@ -173,6 +173,8 @@ pub(super) struct Translator {
     pub(super) ordered_fast_path: Option<OrderedFastPath>,
     /// Where the guest generates code.
     pub(super) generated: RangeSet<u64>,
+    /// What the guest may execute, once that is known.
+    pub(super) executable: Option<RangeSet<u64>>,
     /// Blocks of such code that look whether their thread may read it.
     pub(super) looked: LookedBlocks,
     /// Pages that hold guest code of some block, but for code that the guest generates.
@@ -251,6 +253,7 @@ impl Translator {
             fast_paths: FixedMap::default(),
             ordered_fast_path: None,
             generated: RangeSet::new(),
+            executable: None,
             looked: LookedBlocks::default(),
             pages: FixedSet::default(),
             last_page: None,

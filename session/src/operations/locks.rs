@@ -2,13 +2,15 @@
 
 use crate::calibration;
 use crate::error::{Context, Error, bail};
-use crate::machine::Analysis;
+use crate::machine::{Analysis, ReplayOptions};
 use crate::protocol::Request;
+use crate::races::Lesson;
 use crate::ranking::{IrregularLock, NotUnderstood, Ranking};
 use crate::replayed::Divergence;
 use crate::session::Session;
 use crate::symbols::Symbols;
 use crate::trace_file;
+use refrain_trace::Order;
 use refrain_transform::{Place, Resolver, Unknown};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -69,18 +71,41 @@ impl Session {
             format!(", and the program races: {} are not ordered", pair.short())
         });
         let lesson = races.and_then(|races| races.lesson());
-        let then = lesson.map_or_else(String::new, |lesson| {
-            format!(
-                "{lesson}: record it again, or have `refrain run --attempts 3` run the program until \
-                 a recording can be analysed; "
-            )
-        });
+        let unobserved = self.replay(path, &ReplayOptions::default())?;
+        let order = trace_file::read(path)?.header().order;
+        let then = advice(unobserved.divergence.is_some(), lesson, order);
         let what = format!(
-            "cannot analyse {}: the replay diverged at {thread} {event} ({kind}){why}; {then}\
-             `refrain replay` says more",
+            "cannot analyse {}: the replay diverged at {thread} {event} ({kind}){why}; {then}",
             path.display()
         );
         Ok(Error::Diverged { what, lesson })
+    }
+}
+
+/// What to do when an observed replay has diverged. `again` says whether a replay that nobody observes does so,
+/// too, and `lesson` how the next recording differs.
+fn advice(again: bool, lesson: Option<Lesson>, order: Order) -> String {
+    let then = match (lesson, order.is_of_every_access()) {
+        (Some(lesson), _) => format!(
+            "{lesson}: record it again, or have `refrain run --attempts 3` run the program until a \
+             recording can be analysed"
+        ),
+        (None, _) if again => return "`refrain replay` says more".into(),
+        (None, true) => {
+            "every access is ordered, so this is a bug in refrain: please report it, with the trace"
+                .into()
+        }
+        (None, false) => {
+            "try it once more, or record it again with `--order stride`, which orders every access"
+                .into()
+        }
+    };
+    match again {
+        true => format!("{then}; `refrain replay` says more"),
+        false => format!(
+            "`refrain replay` does not diverge, only this replay, whose accesses are observed, which makes \
+             threads slower; {then}"
+        ),
     }
 }
 
@@ -120,4 +145,22 @@ fn not_understood(
     not_understood.sort_by_key(|it| std::cmp::Reverse(it.waited_ns));
     not_understood.truncate(NOT_UNDERSTOOD);
     not_understood
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replay_says_more_only_if_it_diverges() {
+        for lesson in [None, Some(Lesson::EveryAccess)] {
+            for order in [Order::Sync, Order::Stride] {
+                let says_more = |again| advice(again, lesson, order).contains("says more");
+                assert!(says_more(true) && !says_more(false));
+                let is_advised = |what| advice(false, lesson, order).contains(what);
+                assert_eq!(is_advised("record it again"), lesson.is_some() || order == Order::Sync);
+                assert_eq!(is_advised("report it"), lesson.is_none() && order == Order::Stride);
+            }
+        }
+    }
 }

@@ -183,6 +183,7 @@ pub fn record(
     let findings = Place::of(FOUND, &command.program);
     let recalled = findings.clone();
     let translated = Place::of(TRANSLATED, &command.program);
+    refrain_vm::raise_limit_of_space();
     let engine = refrain_jit::copy(config)?;
     engine.recall(Box::new(move || {
         recalled.read().and_then(|bytes| findings::decode(&bytes)).unwrap_or_default()

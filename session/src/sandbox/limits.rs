@@ -16,8 +16,9 @@ use std::time::Duration;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// Descriptors: those that it was given, and memory files.
-const DESCRIPTORS: u64 = 64;
+/// Descriptors: those that it was given, and memory files, one for each file that the guest maps and that may
+/// change.
+const DESCRIPTORS: u64 = 1024;
 /// The largest memory file: translated code.
 const LARGEST_FILE: u64 = 16 << 40;
 /// Address space besides the guest's: the allocator reserves much that it never uses.

@@ -1,8 +1,10 @@
 //! System calls that change a file which the guest has mapped. Such a `write` or `truncate` also changes the
 //! memory that shows the file, so the recorder stores the new bytes of that memory with the call's event. This
 //! holds of shared mappings and of private ones: a private mapping shows the change in the pages that the guest
-//! has not stored to. (A store of the guest through a shared mapping changes private mappings of the file, too;
-//! the recorder has no event for that.)
+//! has not stored to, and what the guest stores through a shared mapping. So a replay has one file in memory for
+//! both kinds of mappings. That file is as long as the guest's: what lies behind its end faults there, too.
+//! (A file of which the trace has the pages that were touched is not expected to change. It has no such file
+//! in memory, unless it is mapped shared or ends before its mapping does.)
 
 pub(super) mod shared;
 
@@ -110,23 +112,33 @@ impl GuestThread {
         let Some(Before { identity, size }) = before else { return Vec::new() };
         let shared = self.shared();
         let shown = |range: Range<u64>| shared.showing(identity, &range).into_iter();
-        // The last page of a mapping reaches beyond the file's end. Bytes stored there are lost when the file grows.
-        let tail = |end: u64| shown(end..page_up(end)).map(now);
-        let new = match call.number() {
-            libc::SYS_ftruncate | libc::SYS_truncate => call.arguments()[1],
-            libc::SYS_creat | libc::SYS_open | libc::SYS_openat => 0,
+        let (range, new) = match call.number() {
+            libc::SYS_ftruncate | libc::SYS_truncate => (0..0, call.arguments()[1]),
+            libc::SYS_creat | libc::SYS_open | libc::SYS_openat => (0..0, 0),
             _ => {
                 let range = changed(call, result as u64).map_or(0..0, |(_, range)| range);
-                let tail = Some(size).filter(|&size| range.end > size).into_iter().flat_map(tail);
-                return tail.chain(shown(range).map(now)).collect();
+                (range.clone(), range.end.max(size))
             }
         };
-        // The guest cannot touch the part that is cut off, and reads zeros there if the file grows again.
-        let zero = |range: Range<u64>| Write {
-            address: range.start,
-            bytes: vec![0; (range.end - range.start) as usize],
-        };
-        tail(new.min(size)).chain(shown(page_up(new)..size).map(zero)).collect()
+        // What is stored behind a file's end is gone when the file changes its length.
+        let end = new.min(size);
+        let tail = if new == size { 0..0 } else { end..page_up(end) };
+        // A page that has come into the file is there for a replay if any of its bytes is written.
+        let last = |shown: Range<u64>| shown.end - 1..shown.end;
+        let grown = shown(page_up(size)..page_up(new)).map(last);
+        let changed = shown(tail).chain(shown(range)).chain(grown).map(now);
+        let changed = changed.filter(|write| !write.bytes.is_empty());
+        let cut_off = shown(page_up(new)..page_up(size)).flat_map(|range| self.cut_off(range));
+        changed.chain(cut_off).collect()
+    }
+
+    /// What says that a file ends where it is shown by this range: a write of no bytes. Of a file that is kept
+    /// by pages, which a replay may be unable to shorten, the trace has zeros as well.
+    fn cut_off(&self, range: Range<u64>) -> impl Iterator<Item = Write> {
+        let zeros = self.machine.mapped.keeps(&range);
+        let zeros = zeros.then(|| vec![0; (range.end - range.start) as usize]);
+        let address = range.start;
+        zeros.into_iter().chain([Vec::new()]).map(move |bytes| Write { address, bytes })
     }
 
     /// Keeps the table of shared mappings up with a call that has changed the address space; the
@@ -147,8 +159,10 @@ impl GuestThread {
                     if host::may_write(fd) || !is_settled(&metadata) {
                         machine.set_shared();
                     }
-                    shared.private.insert(id, range, offset);
-                    return 0;
+                    let file = shared.insert_private(id, range.clone(), offset);
+                    // What is kept by pages does not change.
+                    let may_change = metadata.is_file() && !machine.mapped.keeps(&range);
+                    return if may_change { file } else { 0 };
                 }
                 let file = shared.number(id);
                 if machine.mapped.keeps(&range) {
@@ -224,7 +238,7 @@ impl GuestThread {
         // SAFETY: the range lies in the guest's arenas, where the host keeps nothing.
         let result = unsafe { host::syscall(libc::SYS_shmat as u64, issued) };
         if result >= 0 {
-            space.note(range.clone(), libc::PROT_READ | libc::PROT_WRITE);
+            space.note(range.clone(), crate::memory::prot_of_segment(flags));
             space.note_content(range, libc::MAP_SHARED);
         }
         result

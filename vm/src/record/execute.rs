@@ -179,6 +179,8 @@ impl GuestThread {
         machine.mapped.unmap(&ANYWHERE);
         space.begin_program();
         let image = loader::load(command, &mut space)?;
+        machine.engine.executable(space.executable());
+        image.generates().for_each(|range| machine.engine.generated(range));
         let keep = |bytes| machine.log.blob(bytes);
         let mappings = initial_mappings(&image, &machine.mapped, keep, || machine.log.blob_id());
         drop(space);

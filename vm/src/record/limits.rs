@@ -19,7 +19,7 @@ use rustix::process::Resource;
 use std::fs::File;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// What a soft and a hard limit are.
 pub(crate) type Limit = [u64; 2];
@@ -52,14 +52,25 @@ fn note_limit_of_files(limit: Limit) {
     IS_KNOWN.store(true, Ordering::Release);
 }
 
-/// Raises the process's own limit of the address space; returns what it was.
+/// The limit of the address space that the process had at first.
+static OF_SPACE: OnceLock<Limit> = OnceLock::new();
+
+/// Raises the process's own limit of the address space; returns what it was at first.
 pub(crate) fn raise() -> Limit {
-    let before = host::limit(Resource::As);
-    let [_, hard] = before;
-    if before != [u64::MAX; 2] && !host::set_limit(Resource::As, [u64::MAX; 2]) {
-        host::set_limit(Resource::As, [hard, hard]);
-    }
-    before
+    *OF_SPACE.get_or_init(|| {
+        let before = host::limit(Resource::As);
+        let [_, hard] = before;
+        if before != [u64::MAX; 2] && !host::set_limit(Resource::As, [u64::MAX; 2]) {
+            host::set_limit(Resource::As, [hard, hard]);
+        }
+        before
+    })
+}
+
+/// Raises the process's own limit of the address space, for the engine that is to be made. What the process
+/// had is the guest's limit.
+pub fn raise_limit_of_space() {
+    raise();
 }
 
 /// The limits as programs should find them that this process executes.

@@ -4,7 +4,9 @@ use super::calls::Pending;
 use super::notice::Notice;
 use super::thread::GuestThread;
 use crate::elf::Elf;
-use crate::memory::{AddressSpace, MapRequest, Purpose, named, page_up, replaces};
+use crate::memory::{
+    AddressSpace, MapRequest, Purpose, may_allow_execution, named, page_up, replaces,
+};
 use crate::syscall::MachineCall;
 use crate::{Hidden, Result, host};
 use refrain_trace::payload::{Effect, SyscallRecord, Window, Write};
@@ -68,6 +70,9 @@ impl GuestThread {
             machine.notice(Notice::GeneratedCode);
             machine.engine.generated(range);
         }
+        if replaced.is_some() || may_allow_execution(what, args) {
+            machine.engine.executable(space.executable());
+        }
         if let Some(range) = replaced.filter(|_| result >= 0) {
             machine.engine.forget(range);
         }
@@ -123,7 +128,12 @@ impl GuestThread {
         self.end_recording(pending.done);
         if result >= 0 {
             let watched = self.common_may_differ(what, args, result as u64);
-            let writes = what == MachineCall::Shmat || args[2] as i32 & libc::PROT_WRITE != 0;
+            let writes = match what {
+                MachineCall::Shmat => true,
+                _ => [(2, libc::PROT_WRITE), (3, libc::MAP_SHARED)]
+                    .iter()
+                    .all(|&(at, flag)| args[at] as i32 & flag != 0),
+            };
             if file != 0 && writes && !watched {
                 machine.notice(Notice::SharedFile);
             }
@@ -167,7 +177,7 @@ impl GuestThread {
         }
         // SAFETY: the descriptor is the guest's and stays open: ManuallyDrop never closes it.
         let file = ManuallyDrop::new(unsafe { File::from_raw_fd(fd as i32) });
-        let metadata = file.metadata().ok()?;
+        let metadata = file.metadata().ok().filter(|it| it.is_file())?;
         let size = metadata.len();
         let wanted = page_up(len).min(size.saturating_sub(offset));
         let is_library = offset == 0 && self.purpose(args) == Purpose::Code;
@@ -203,12 +213,12 @@ impl GuestThread {
                 |range: Range<u64>| host::extents(fd, range.clone()).unwrap_or(vec![range]);
             let extents: Vec<_> = unknown.into_iter().flat_map(extents).collect();
             if extents != [range.clone()] {
-                return Content::sparse(&file, address, offset, extents);
+                let window =
+                    Window { blob: self.machine.log.blob(Vec::new()), offset: 0, len: wanted };
+                return Content::sparse(&file, address, offset, extents, window);
             }
-            let bytes = read_at(&file, offset, wanted)?;
-            let len = bytes.len() as u64;
-            let blob = self.machine.log.blob(bytes);
-            return Some(Window { blob, offset: 0, len }.into());
+            let blob = self.machine.log.blob(read_at(&file, offset, wanted)?);
+            return Some(Window { blob, offset: 0, len: wanted }.into());
         }
         let key = (metadata.dev(), metadata.ino(), size, metadata.mtime(), metadata.mtime_nsec());
         let mut files = self.machine.files.lock().unwrap_or_else(PoisonError::into_inner);
@@ -270,14 +280,20 @@ impl From<Window> for Content {
 }
 
 impl Content {
-    /// Of a file with holes, mapped from `offset` on.
-    fn sparse(file: &File, address: u64, offset: u64, extents: Vec<Range<u64>>) -> Option<Content> {
+    /// Of a file with holes, mapped from `offset` on. The window says no more than how much is shown.
+    fn sparse(
+        file: &File,
+        address: u64,
+        offset: u64,
+        extents: Vec<Range<u64>>,
+        window: Window,
+    ) -> Option<Content> {
         let mut writes = Vec::new();
         for extent in extents {
             let bytes = read_at(file, extent.start, extent.end - extent.start)?;
             writes.push(Write { address: address + extent.start - offset, bytes });
         }
-        Some(Content { window: None, writes })
+        Some(Content { window: Some(window), writes })
     }
 }
 

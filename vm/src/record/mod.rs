@@ -43,6 +43,7 @@ use crate::memory::AddressSpace;
 use crate::order;
 use crate::{Error, Hidden, Processor, Result, kick, reserve};
 use files::Files;
+pub use limits::raise_limit_of_space;
 use log::Written;
 use machine::{Machine, Stop};
 pub use notice::Notice;
@@ -148,6 +149,8 @@ pub fn record(options: RecordOptions, engine: Arc<dyn RecordingEngine>) -> Resul
     let mut space = AddressSpace::new();
     let image = loader::load(&options.command, &mut space)?;
     space.set_limit(limits::raise());
+    engine.executable(space.executable());
+    image.generates().for_each(|range| engine.generated(range));
     let (stop, stopped) = crossbeam::channel::unbounded();
 
     let mapped = Arc::new(Files::new(options.reference));

@@ -20,6 +20,9 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+/// Files in memory that the trace has no number for have this bit, and the number of their content.
+const UNNUMBERED: u64 = 1 << 32;
+
 impl GuestThread {
     /// The guest has executed `syscall`.
     pub(crate) fn syscall(&mut self) -> Result<(), Halt> {
@@ -89,7 +92,9 @@ impl GuestThread {
             return Err(Halt::Done);
         }
         self.leave(&event)?;
-        if !is_done_early {
+        if call.changes_file() {
+            record.writes.iter().try_for_each(|write| self.change_file(write))?;
+        } else if !is_done_early {
             self.put_all(&record.writes)?;
         }
         if let Effect::Exec { image } = record.effect {
@@ -131,6 +136,18 @@ impl GuestThread {
 
     fn put_all(&mut self, writes: &[Write]) -> Result<(), Halt> {
         writes.iter().try_for_each(|write| self.put(write.address, &write.bytes))
+    }
+
+    /// Has memory show what the call has made of a file.
+    fn change_file(&mut self, write: &Write) -> Result<(), Halt> {
+        let Write { address, bytes } = write;
+        let end = address.saturating_add(bytes.len() as u64);
+        if !self.machine.common.meets(&(*address..end))
+            && self.machine.shared.change(*address, bytes)
+        {
+            return Ok(());
+        }
+        self.put(*address, bytes)
     }
 
     /// Stores what an event of the trace left in guest memory, and nowhere else.
@@ -256,13 +273,11 @@ impl GuestThread {
         memory::unmap_all();
         self.machine.mapped_files.replaced(&(0..u64::MAX));
         self.machine.common.forget();
-        for mapping in &executed.mappings {
-            super::restore(&self.machine, mapping)?;
-        }
         let mut space = self.machine.space.lock().unwrap_or_else(PoisonError::into_inner);
         *space = memory::AddressSpace::new();
         space.begin_heap(executed.entry.brk);
         drop(space);
+        super::restore_all(&self.machine, &executed.mappings)?;
         self.machine.initial_sp.store(executed.entry.rsp, Ordering::SeqCst);
         self.context = self.context.at_entry(&executed.entry);
         host::fp_reset();
@@ -419,10 +434,13 @@ impl GuestThread {
     /// Tells the engine what has become of code by a call that has been repeated.
     fn note_code(&self, call: &Call, result: i64, replaced: Option<Range<u64>>) {
         let Action::Machine(what) = call.action() else { return };
+        let space = self.machine.space.lock().unwrap_or_else(PoisonError::into_inner);
+        if replaced.is_some() || memory::may_allow_execution(what, *call.arguments()) {
+            self.machine.engine.executable(space.executable());
+        }
         if result < 0 {
             return;
         }
-        let space = self.machine.space.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(range) = space.generated_by(what, *call.arguments(), result) {
             self.machine.engine.generated(range);
         }
@@ -452,16 +470,21 @@ impl GuestThread {
         }
         let files = &self.machine.mapped_files;
         let range = address..address.saturating_add(memory::page_up(len));
+        // A private mapping of a file that ends before the mapping does.
+        let behind_end = content.filter(|window| {
+            what == MachineCall::Mmap && memory::page_up(window.len) < memory::page_up(len)
+        });
+        let file = match (file, behind_end) {
+            (0, Some(Window { blob, .. })) => UNNUMBERED | u64::from(blob.0),
+            _ => file,
+        };
         Ok(match what {
             MachineCall::Mmap | MachineCall::Shmat if file != 0 => {
                 let (len, prot, offset) = match what {
                     MachineCall::Mmap => (memory::page_up(len), third as i32, sixth),
-                    _ if third as i32 & libc::SHM_RDONLY != 0 => {
-                        (content.map_or(0, |window| window.len), libc::PROT_READ, 0)
-                    }
                     _ => {
-                        let both = libc::PROT_READ | libc::PROT_WRITE;
-                        (content.map_or(0, |window| window.len), both, 0)
+                        let prot = memory::prot_of_segment(third);
+                        (content.map_or(0, |window| window.len), prot, 0)
                     }
                 };
                 let start = result as u64;
@@ -470,10 +493,12 @@ impl GuestThread {
                     return Err(outside(start).into());
                 }
                 files.replaced(&range);
-                let part = Part { start, end: range.end, file, offset, writable: true };
+                let is_private = what == MachineCall::Mmap && fourth as i32 & libc::MAP_SHARED == 0;
+                let part = Part { start, end: range.end, file, offset, writable: !is_private };
+                let shown = content.map_or(len, |window| window.len);
                 match content {
                     Some(Window { blob, .. }) if self.machine.trace.file(blob)?.is_some() => {
-                        shared.map(part, prot, &[])?;
+                        shared.map(part, prot, &[], shown)?;
                         files.show_pages(
                             &self.machine.trace,
                             blob,
@@ -484,13 +509,15 @@ impl GuestThread {
                     }
                     _ => {
                         let bytes = content.map(|window| self.window(&window)).transpose()?;
-                        let shown = bytes.unwrap_or_default();
-                        shared.map(part, prot, &shown[..shown.len().min(len as usize)])?;
+                        let bytes = bytes.unwrap_or_default();
+                        let bytes = &bytes[..bytes.len().min(len as usize)];
+                        shared.map(part, prot, bytes, shown)?;
                     }
                 }
                 // A file that is shared may show code that the guest generates.
                 space.note(range.clone(), prot);
-                space.note_content(range, libc::MAP_SHARED);
+                space
+                    .note_content(range, if is_private { fourth as i32 } else { libc::MAP_SHARED });
                 result
             }
             MachineCall::Shmdt => {
@@ -527,7 +554,6 @@ impl GuestThread {
             }
             MachineCall::Mremap => {
                 let (len, new_len) = (memory::page_up(len), memory::page_up(third));
-                shared.make_room(address, new_len);
                 let to = result as u64..(result as u64).saturating_add(new_len);
                 let repeated = files.moved(range.clone(), to.clone(), || {
                     space.remap_to([address, len, new_len, fourth], result as u64)
@@ -536,7 +562,9 @@ impl GuestThread {
                 shared.remap(range, to, kept);
                 repeated
             }
-            MachineCall::Brk => space.brk(address),
+            MachineCall::Brk if result as u64 == address => space.brk(address),
+            // Refused, by a limit that a replay does not have; or the program asks where the break is.
+            MachineCall::Brk => space.program_break() as i64,
             MachineCall::Madvise => {
                 space.advise_again(range, third);
                 result
@@ -555,7 +583,7 @@ impl GuestThread {
     /// Stores what a mapping shows in a place, whether the guest may write there or not.
     fn store_content(&self, write: &Write) -> Result<(), Halt> {
         let Write { address, bytes } = write;
-        if self.machine.shared.write(*address, bytes) {
+        if self.machine.shared.change(*address, bytes) {
             return Ok(());
         }
         let (start, end) = (memory::page_down(*address), *address + bytes.len() as u64);

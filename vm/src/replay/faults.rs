@@ -24,7 +24,7 @@ impl GuestThread {
     /// address space has changed: then there is no fault.
     pub(crate) fn until_accessible(&mut self, mut fault: Fault) -> Result<Option<Fault>, Halt> {
         let mut known = None;
-        while self.await_access(&fault, &mut known)? {
+        while self.lengthens_file(&fault)? || self.await_access(&fault, &mut known)? {
             match self.cpu.step(&mut self.context) {
                 None => {
                     self.report_accesses();
@@ -34,6 +34,19 @@ impl GuestThread {
             }
         }
         Ok(Some(fault))
+    }
+
+    /// The thread has accessed what lies behind a file's end. Whether the file is longer now, since there was
+    /// no fault in the recording.
+    fn lengthens_file(&mut self, fault: &Fault) -> Result<bool, Halt> {
+        if fault.signal != libc::SIGBUS || !self.machine.shared.shows(fault.address) {
+            return Ok(false);
+        }
+        self.events_before()?;
+        let pc = self.context.rip;
+        let faulted = self.cursor.peek()?.is_some_and(|event| event.is_of_fault_at(pc));
+        let is_recorded = faulted && self.fast_path.left() <= 0;
+        Ok(!is_recorded && self.machine.shared.lengthen(fault.address))
     }
 
     /// The thread is at an instruction whose operand must be looked at first. Whether it can be read, perhaps

@@ -44,8 +44,8 @@ use machine::{Machine, Report};
 use refrain_trace::payload::Window;
 use refrain_trace::{EventId, Mapping, ThreadId, Trace, Transformed};
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 /// Takes what the guest sends out: a descriptor of the guest's, and bytes.
@@ -115,9 +115,7 @@ pub fn replay(trace: &Trace, engine: Arc<dyn Engine>, options: ReplayOptions) ->
     let hooks = hook(trace, &*engine, &options);
     let (machine, reports) = Machine::new(trace.clone(), engine, options, hooks)?;
     let machine = Arc::new(machine);
-    for mapping in &trace.header().mappings {
-        restore(&machine, mapping)?;
-    }
+    restore_all(&machine, &trace.header().mappings)?;
     thread::start_main(&machine)?;
     let mut account = Account::new(trace);
     let mut outcome = collect(trace, &machine, &reports, counted, &mut account)?;
@@ -252,7 +250,21 @@ fn range(mapping: &Mapping) -> Result<Range<u64>> {
     )))
 }
 
-/// Maps what was mapped before the guest ran.
+/// Maps what was mapped before the guest, or another program that it executes, ran.
+fn restore_all(machine: &Machine, mappings: &[Mapping]) -> Result<()> {
+    mappings.iter().try_for_each(|mapping| restore(machine, mapping))?;
+    let mut space = machine.space.lock().unwrap_or_else(PoisonError::into_inner);
+    for mapping in mappings {
+        let (range, prot) = (range(mapping)?, mapping.prot as i32);
+        space.note(range.clone(), prot);
+        if memory::may_generate(prot) {
+            machine.engine.generated(range);
+        }
+    }
+    machine.engine.executable(space.executable());
+    Ok(())
+}
+
 fn restore(machine: &Machine, mapping: &Mapping) -> Result<()> {
     let Machine { trace, mapped_files: files, .. } = machine;
     let (range, prot) = (range(mapping)?, mapping.prot as i32);

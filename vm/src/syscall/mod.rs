@@ -110,6 +110,24 @@ pub(crate) struct Sent {
     pub(crate) ranges: Vec<Range<u64>>,
 }
 
+/// Calls that may change a file.
+const CHANGE_FILES: [i64; 14] = [
+    libc::SYS_write,
+    libc::SYS_writev,
+    libc::SYS_pwrite64,
+    libc::SYS_pwritev,
+    libc::SYS_pwritev2,
+    libc::SYS_sendfile,
+    libc::SYS_copy_file_range,
+    libc::SYS_splice,
+    libc::SYS_fallocate,
+    libc::SYS_ftruncate,
+    libc::SYS_truncate,
+    libc::SYS_creat,
+    libc::SYS_open,
+    libc::SYS_openat,
+];
+
 impl Call {
     /// The name, with the command if it has one: `read`, `ioctl TCGETS`.
     pub(crate) fn name(&self) -> &'static str {
@@ -272,6 +290,11 @@ impl Call {
         let most = if self.name() == "sendmmsg" { self.args[2] as i64 } else { i64::MAX };
         let sent = self.sent(most, memory).filter(|sent| sent.len <= MUCH);
         sent.map_or_else(Vec::new, |sent| sent.ranges)
+    }
+
+    /// Whether what the call writes is what memory shows of a file that it has changed.
+    pub(crate) fn changes_file(&self) -> bool {
+        CHANGE_FILES.contains(&self.number())
     }
 
     /// What the call gave away, given what it returned. `None` if it gave nothing.

@@ -12,13 +12,15 @@ pub(super) type Identity = (u64, u64);
 pub(crate) struct Shared {
     pub(crate) maps: FileMaps,
     pub(super) files: BTreeMap<Identity, u64>,
+    /// The numbers of all files, whatever mappings they have.
+    numbers: BTreeMap<Identity, u64>,
     /// Those of the files that are kept by pages, since the guest had no way to change them so far.
     pub(super) by_pages: BTreeSet<Identity>,
     /// Private mappings, which show what is changed in a page until the guest stores there.
     pub(super) private: Private,
 }
 
-/// The guest's private mappings of files, which have numbers of their own.
+/// The guest's private mappings of files.
 #[derive(Default)]
 pub(crate) struct Private {
     maps: FileMaps,
@@ -26,23 +28,36 @@ pub(crate) struct Private {
 }
 
 impl Private {
-    pub(super) fn insert(&mut self, identity: Identity, range: Range<u64>, offset: u64) {
-        let next = self.files.len() as u64 + 1;
-        let file = *self.files.entry(identity).or_insert(next);
-        let Range { start, end } = range;
-        self.maps.insert(Part { start, end, file, offset, writable: true });
-    }
-
     pub(super) fn has(&self, identity: Identity) -> bool {
         self.files.contains_key(&identity)
     }
 }
 
 impl Shared {
-    /// The number of a file that is about to be mapped.
+    /// The number of a file that is about to be mapped shared.
     pub(crate) fn number(&mut self, identity: Identity) -> u64 {
-        let next = self.files.len() as u64 + 1;
-        *self.files.entry(identity).or_insert(next)
+        let number = self.number_of(identity);
+        self.files.insert(identity, number);
+        number
+    }
+
+    fn number_of(&mut self, identity: Identity) -> u64 {
+        let next = self.numbers.len() as u64 + 1;
+        *self.numbers.entry(identity).or_insert(next)
+    }
+
+    /// A file is mapped privately; its number.
+    pub(super) fn insert_private(
+        &mut self,
+        identity: Identity,
+        range: Range<u64>,
+        offset: u64,
+    ) -> u64 {
+        let file = self.number_of(identity);
+        let Range { start, end } = range;
+        self.private.files.insert(identity, file);
+        self.private.maps.insert(Part { start, end, file, offset, writable: false });
+        file
     }
 
     /// Something else is mapped there, or nothing.
