@@ -99,6 +99,9 @@ pub(super) struct Persistent {
     pub(super) end: Option<Extent>,
 }
 
+/// Rare exits are allocated in chunks of this size.
+pub(super) const CHUNK: u64 = 64 << 10;
+
 /// How far translated code reaches, and all that belongs to it.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Extent {

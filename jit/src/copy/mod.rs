@@ -45,6 +45,7 @@ mod cpu;
 mod desc;
 mod emit;
 mod every;
+mod executable;
 mod faults;
 mod functions;
 mod generated;

@@ -1,9 +1,6 @@
 //! The guest's code that a block is made from.
 
-use super::translator::Translator;
 use crate::memory::read_guest;
-use refrain_vm::Fault;
-use refrain_vm::layout::guest_may_map;
 use std::cell::OnceCell;
 
 /// Most blocks are shorter, and what is in no cache takes its time to be read.
@@ -42,27 +39,5 @@ impl Text {
             code.truncate(readable);
             code
         })
-    }
-}
-
-impl Translator {
-    /// Where what the guest may execute from `pc` on ends; at `pc` if it may not execute that. (What is not
-    /// the guest's memory, it may not map either.)
-    pub(super) fn executable_end(&self, pc: u64) -> u64 {
-        match &self.executable {
-            Some(ranges) if guest_may_map(&(pc..pc.saturating_add(1))) => {
-                ranges.get(&pc).map_or(pc, |range| range.end)
-            }
-            _ => u64::MAX,
-        }
-    }
-
-    /// An instruction goes on at an address where there is no code.
-    pub(super) fn fault_of_fetch(&self, address: u64) -> Fault {
-        let is_there = read_guest(address, &mut [0]) == 1;
-        match is_there && self.executable_end(address) == address {
-            true => Fault::forbidden(address),
-            false => Fault::fetch(address),
-        }
     }
 }

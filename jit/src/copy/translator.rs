@@ -13,7 +13,7 @@ use super::desc::{Arena, Desc, Kind, Variant};
 use super::emit::{self, Code, REACH};
 use super::faults::FaultMap;
 use super::functions::Functions;
-use super::image::{Extent, Persistent, What};
+use super::image::{CHUNK, Extent, Persistent, What};
 use super::inline;
 use super::kept::Kept;
 use super::learned::Learned;
@@ -43,8 +43,6 @@ const MARGIN: u64 = 32 << 10;
 const MIN_EXIT: u64 = 8;
 /// Where blocks begin.
 const BLOCK_ALIGNMENT: u64 = 16;
-/// Rare exits are allocated in chunks of this size.
-pub(super) const CHUNK: u64 = 64 << 10;
 /// Bytes of a `jmp` to a fixed place.
 const JUMP: u64 = 5;
 /// Pages of code of a short program.

@@ -2,11 +2,10 @@
 
 use super::journal::{Commit, Journal, OPAQUE, VARIANT, What, code_of};
 use super::segments::Segments;
-use super::{Extent, Image, MAGIC, NO_UNIT, Section, check, phase_words, unit_of};
+use super::{CHUNK, Extent, Image, MAGIC, NO_UNIT, Section, check, phase_words, unit_of};
 use crate::copy::desc::Variant;
 use crate::copy::emit;
 use crate::copy::rows::{WORD, bytes};
-use crate::copy::translator::CHUNK;
 use refrain_vm::layout::PAGE;
 use std::ops::Range;
 use std::thread;

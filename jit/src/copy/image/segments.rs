@@ -1,8 +1,7 @@
 //! Translated code of an image is loaded in segments, when a unit is brought back that has code there: most of
 //! what earlier recordings have translated is nothing to a program that does something else this time.
 
-use super::Extent;
-use crate::copy::translator::CHUNK;
+use super::{CHUNK, Extent};
 use std::ops::Range;
 
 /// Bytes of a segment. It lies in one chunk of rare exits.
