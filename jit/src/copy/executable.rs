@@ -4,17 +4,23 @@ use super::translator::Translator;
 use crate::memory::read_guest;
 use refrain_vm::Fault;
 use refrain_vm::layout::guest_may_map;
+use std::ops::Range;
 
 impl Translator {
-    /// Where what the guest may execute from `pc` on ends; at `pc` if it may not execute that. (What is not
-    /// the guest's memory, it may not map either.)
-    pub(super) fn executable_end(&self, pc: u64) -> u64 {
+    /// Memory around `pc` that the guest may execute; none if it may not execute that. (What is not the guest's
+    /// memory, it may not map either.)
+    pub(super) fn executable_around(&self, pc: u64) -> Range<u64> {
         match &self.executable {
             Some(ranges) if guest_may_map(&(pc..pc.saturating_add(1))) => {
-                ranges.get(&pc).map_or(pc, |range| range.end)
+                ranges.get(&pc).map_or(pc..pc, Range::clone)
             }
-            _ => u64::MAX,
+            _ => pc..u64::MAX,
         }
+    }
+
+    /// Where what the guest may execute from `pc` on ends; at `pc` if it may not execute that.
+    pub(super) fn executable_end(&self, pc: u64) -> u64 {
+        self.executable_around(pc).end
     }
 
     /// An instruction goes on at an address where there is no code.

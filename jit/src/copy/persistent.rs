@@ -36,6 +36,7 @@ use crate::memory::read_guest;
 use refrain_trace::fixed::digest;
 use refrain_vm::layout::PAGE;
 use std::fs::File;
+use std::ops::Range;
 
 /// Translated code that is kept at most.
 const MOST: u64 = 24 << 20;
@@ -262,8 +263,11 @@ impl Translator {
                     Variant::Opaque => false,
                     _ => self.hooks.any(pc + 1..pc + code.len() as u64),
                 };
-                let may_run = pc + code.len() as u64 <= self.executable_end(pc);
-                !hooked && may_run && !self.is_generated(pc) && read.is_same(pc, code)
+                let bytes = pc..pc + code.len() as u64;
+                !hooked
+                    && read.may_run(bytes, self)
+                    && !self.is_generated(pc)
+                    && read.is_same(pc, code)
             },
         )
     }
@@ -326,15 +330,25 @@ impl Translator {
 struct Read {
     page: Option<u64>,
     bytes: Vec<u8>,
+    /// Memory that the guest may execute, around what was asked for last.
+    executable: Range<u64>,
 }
 
 impl Default for Read {
     fn default() -> Read {
-        Read { page: None, bytes: vec![0; PAGE as usize] }
+        Read { page: None, bytes: vec![0; PAGE as usize], executable: 0..0 }
     }
 }
 
 impl Read {
+    /// Whether the guest may execute this code.
+    fn may_run(&mut self, code: Range<u64>, translator: &Translator) -> bool {
+        if !self.executable.contains(&code.start) {
+            self.executable = translator.executable_around(code.start);
+        }
+        code.end <= self.executable.end
+    }
+
     /// Whether the guest has this code at `pc`.
     fn is_same(&mut self, pc: u64, code: &[u8]) -> bool {
         let (page, inside) = (pc - pc % PAGE, (pc % PAGE) as usize);
