@@ -12,8 +12,8 @@ pub(crate) struct Lanes {
     pub(crate) count: usize,
     /// Bytes that each accesses.
     pub(crate) size: usize,
-    /// A mask register, whose bits say which are accessed; or the vector register whose lanes, of the
-    /// same size, say it by their highest bits.
+    /// The register that says which lanes are accessed: a mask register by its bits, a vector register by the
+    /// highest bits of its lanes, which have the same size.
     pub(crate) mask: Register,
     /// Where they are.
     pub(crate) place: Place,
@@ -26,9 +26,9 @@ pub(crate) struct Lanes {
 pub(crate) enum Place {
     /// Side by side.
     Row,
-    /// Those that are accessed are side by side.
+    /// The accessed lanes lie side by side, without gaps for the others.
     Packed,
-    /// Where an index says, which has so many bytes in the memory operand's vector.
+    /// Each lane lies where an index in the memory operand's vector says. An index has so many bytes.
     Indexed(usize),
 }
 
@@ -70,7 +70,7 @@ fn gathered(i: &Instruction) -> Option<(usize, usize)> {
     })
 }
 
-/// As many elements as there are indices, and as many as there is room for.
+/// How many elements a gather or scatter has: one for each index, as far as there is room for them.
 fn count_of(i: &Instruction, elements: Register, (size, index): (usize, usize)) -> usize {
     (i.memory_index().size() / index).min(elements.size() / size)
 }
@@ -98,8 +98,8 @@ fn of_avx_512(i: &Instruction) -> Option<Lanes> {
     is_element.then_some(Lanes { count, size, mask, place, stores })
 }
 
-/// Whether an instruction of AVX-512 reads elements of its memory operand for other lanes of the mask than
-/// their own, or does not let its mask decide what it reads.
+/// Whether a lane of the result of an AVX-512 instruction depends on elements of the memory operand in other
+/// lanes. The mask does not tell then which elements the instruction reads.
 fn combines_lanes(i: &Instruction) -> bool {
     use Mnemonic::*;
     matches!(

@@ -42,7 +42,7 @@ pub trait Observer: Send + Sync {
         Arc::default()
     }
     /// The notes by which repeated accesses are left out, if the engine was made to use them
-    /// ([`crate::EngineConfig::seen`]). [`ThreadObserver::repeats`] then says when.
+    /// ([`crate::EngineConfig::leave_out`]). [`ThreadObserver::repeats`] then says when.
     fn seen(&self) -> Option<&Seen> {
         None
     }

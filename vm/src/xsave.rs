@@ -1,4 +1,4 @@
-//! The layout of the `xsave` areas that a guest sees: those that it makes, and those in signal frames.
+//! The layout of `xsave` areas: a guest sees it where it executes `xsave`, and in signal frames.
 //!
 //! Components lie where Intel's processors have them (Intel SDM, volume 1, section 13.4; not
 //! compacted), whatever the host's are.
@@ -16,7 +16,7 @@ const UPPER: u64 = 0x40;
 const MORE: u64 = 0x80;
 pub(crate) const AVX_512: u64 = MASKS | UPPER | MORE;
 
-/// Bytes that an area has in any case: the legacy region, and the header.
+/// Bytes of the legacy region and the header, which every area has.
 const SMALLEST: usize = 576;
 
 /// Where a component lies in an area.

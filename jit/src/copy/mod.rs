@@ -105,7 +105,7 @@ pub fn copy(config: EngineConfig) -> Result<Arc<dyn RecordingEngine>, EngineErro
     Ok(Arc::new(CopyEngine::new(config, CODE_BYTES)?))
 }
 
-/// Whether copies log all that an observer asks for ([`log`]).
+/// Whether copies log all that an observer asks for.
 #[must_use]
 pub fn logs_copies(config: &EngineConfig) -> bool {
     let looks = config.leave_out == LeaveOut::Touched && !is_x86_feature_detected!("bmi2");

@@ -1,9 +1,9 @@
-//! The vector registers where guest and host code meet: which of them there are to keep, and the assembly that
-//! stores and loads them.
+//! How the guest's vector registers are kept while host code runs: which of them, and the assembly that stores and
+//! loads them.
 //!
-//! Host code uses them: libraries that it calls do. So they are the guest's only while translated code runs, and
-//! are saved before host code is called, and loaded after it. Host code is entered with the upper halves of the
-//! AVX registers in their initial state, since they would slow it down.
+//! Host code uses vector registers, because libraries that it calls do. So translated code has its registers saved
+//! before it calls host code, and loaded afterwards. Host code begins with the upper halves of the AVX registers in
+//! their initial state: other values would slow its SSE instructions down.
 
 use refrain_vm::{Feature, Processor};
 
@@ -13,7 +13,7 @@ pub(super) const NONE: u32 = 0;
 /// the C library leave them in their initial state (`vzeroupper`) where functions return. To look takes a quarter
 /// of the time that it takes to ask the processor (`xgetbv` with ecx = 1, 13 ns on an AMD EPYC).
 pub(super) const AVX: u32 = 1;
-/// The same; and what AVX-512 has beyond AVX is saved and loaded whatever it is.
+/// The same. The registers that AVX-512 adds are always saved and loaded.
 pub(super) const AVX_512: u32 = 2;
 
 /// Which of these a guest with this processor needs, on this machine.
@@ -160,7 +160,7 @@ macro_rules! load_lower {
     };
 }
 
-/// Assembly: stores what AVX-512 has beyond AVX to the [`Wide`](refrain_vm::Wide) at `$base`.
+/// Assembly: stores the registers that AVX-512 adds to AVX to the [`Wide`](refrain_vm::Wide) at `$base`.
 macro_rules! store_wide {
     ($base:literal) => {
         concat!(
@@ -217,7 +217,7 @@ macro_rules! store_wide {
     };
 }
 
-/// Assembly: loads it from there; what AVX has of the registers stays.
+/// Assembly: loads those registers from the [`Wide`](refrain_vm::Wide) at `$base`; the AVX registers stay.
 macro_rules! load_wide {
     ($base:literal) => {
         concat!(

@@ -1,5 +1,5 @@
-//! The registers of AVX-512 that AVX does not have. Translated code keeps them in the context's [`Wide`], and
-//! thunks load and store those that their instructions use.
+//! The registers that AVX-512 adds to AVX. Compiled code leaves them in the context's [`Wide`]; a thunk loads those
+//! that its instructions use, and stores them afterwards.
 
 use super::vars;
 use iced_x86::{
@@ -33,7 +33,7 @@ impl WideSet {
         (0..8).filter(move |n| self.masks >> n & 1 != 0)
     }
 
-    /// Loads the set from the [`Wide`] that `base` points to. What AVX has of the registers is there already.
+    /// Loads the set from the [`Wide`] that `base` points to, after the lower halves have been loaded.
     pub(super) fn load(self, base: Register) -> Result<Vec<Instruction>, IcedError> {
         let mut code = Vec::new();
         for n in self.vectors() {
@@ -95,8 +95,8 @@ fn mask_of(base: Register, n: u32) -> MemoryOperand {
     MemoryOperand::with_base_displ(base, offset_of_mask(n as usize) as i64)
 }
 
-/// Those that an instruction uses, and those that it changes without naming them: on a processor with
-/// AVX-512, an instruction of AVX clears the upper halves of the registers that it writes.
+/// The registers of this kind that an instruction uses or changes. On a processor with AVX-512, an instruction of
+/// AVX also clears the upper halves of the registers that it writes.
 pub(super) fn used(
     i: &Instruction,
     has_avx_512: bool,

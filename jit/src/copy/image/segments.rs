@@ -1,15 +1,15 @@
-//! Translated code of an image is loaded in segments, when a unit is brought back that has code there: most of
-//! what earlier recordings have translated is nothing to a program that does something else this time.
+//! Segments of translated code. The translator brings back a unit of an image and loads those segments that hold
+//! code of the unit. It does not load the rest: a program often does something else than in earlier recordings.
 
 use super::{CHUNK, Extent};
 use std::ops::Range;
 
-/// Bytes of a segment. It lies in one chunk of rare exits.
+/// Bytes of a segment. A segment of rare exits lies in one chunk of them.
 const SEGMENT: u64 = 16 << 10;
 const _: () = assert!(CHUNK.is_multiple_of(SEGMENT));
 
-/// Where translated code lies in code memory: hot code behind what each engine has, and chunks of rare exits
-/// downwards from the end.
+/// Where translated code lies in code memory: hot code follows the gates that each engine begins with, and the
+/// chunks of rare exits lie at the end, each below the one before.
 #[derive(Clone, Debug)]
 pub(super) struct Segments {
     pub(super) memory: Range<u64>,
