@@ -6,8 +6,8 @@
 //! (`copy/generated`). What `push`, `pop`, `call`, `ret`, `enter` and `leave` do to the stack by themselves
 //! is no access. An instruction that has several operands in memory, or others than its encoding names,
 //! is executed by itself: string instructions (page by page, if they repeat), gathers, instructions of
-//! AVX-512 under a mask, `fxsave` and its like. `xsave` and `xrstor`, which the machine executes, on the thread's own stack as a rule, are no
-//! accesses.
+//! AVX-512 under a mask, `fxsave` and its like. `xsave` and `xrstor`, which the machine executes, on the
+//! thread's own stack as a rule, are no accesses.
 
 use crate::common;
 use crate::emulated::is_of_state;
@@ -74,14 +74,13 @@ fn memory_by_table(instruction: &Instruction) -> Memory {
         return Memory::None;
     }
     let size = instruction.memory_size().size();
-    let under_mask = lanes::of(instruction).is_some_and(|lanes| lanes.mask.is_k());
     let simple = named == 1
-        && !under_mask
         && !instruction.is_string_instruction()
         && !instruction.is_vsib()
         && bit_register(instruction).is_none()
         && (1..=LARGEST).contains(&size)
-        && instruction.memory_size() != MemorySize::Unknown;
+        && instruction.memory_size() != MemorySize::Unknown
+        && !lanes::are_under_mask(instruction);
     if !simple {
         return Memory::Spans;
     }

@@ -216,10 +216,26 @@ fn combines_lanes(i: &Instruction) -> bool {
     )
 }
 
+/// Whether an instruction accesses lanes of its memory operand that a mask register names.
+pub(crate) fn are_under_mask(i: &Instruction) -> bool {
+    of(i).is_some_and(|lanes| lanes.mask.is_k())
+}
+
+/// All lanes together, if they lie side by side.
+pub(crate) fn whole(i: &Instruction, lanes: Lanes, context: &Context) -> Option<Span> {
+    let start = (lanes.place == Place::Row).then(|| address(i, 0, context)).flatten()?;
+    Some(Span { start, len: (lanes.count * lanes.size) as u64, write: lanes.stores })
+}
+
+/// Where the memory operand is, or an element that its indices name.
+fn address(i: &Instruction, element: usize, context: &Context) -> Option<u64> {
+    let memory = (0..i.op_count()).find(|&at| i.op_kind(at) == OpKind::Memory)?;
+    i.virtual_address(memory, element, |register, at, size| value_of(context, register, at, size))
+}
+
 /// What an instruction that accesses lanes is about to access: those that its mask names.
 pub(crate) fn spans(i: &Instruction, context: &Context) -> Option<Vec<Span>> {
     let lanes = of(i)?;
-    let memory = (0..i.op_count()).find(|&at| i.op_kind(at) == OpKind::Memory)?;
     let named = (0..lanes.count).filter(|&lane| is_named(lanes, lane, context));
     let mut spans = Vec::new();
     for (nth, lane) in named.enumerate() {
@@ -228,8 +244,7 @@ pub(crate) fn spans(i: &Instruction, context: &Context) -> Option<Vec<Span>> {
             Place::Row => (0, lane * lanes.size),
             Place::Packed => (0, nth * lanes.size),
         };
-        let value = |register, at, size| value_of(context, register, at, size);
-        let start = i.virtual_address(memory, element, value)?.wrapping_add(offset as u64);
+        let start = address(i, element, context)?.wrapping_add(offset as u64);
         spans.push(Span { start, len: lanes.size as u64, write: lanes.stores });
     }
     Some(spans)

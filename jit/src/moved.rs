@@ -1,9 +1,8 @@
 //! Instructions that are executed by themselves with their operands elsewhere than where they say.
 
 use crate::accesses::{Part, bit_offset, bit_register, spans_of, string_spans};
-use crate::lanes::{self, Lanes, Place};
+use crate::lanes;
 use crate::transfer;
-use crate::values::value_of;
 use iced_x86::{Instruction, OpKind, Register};
 use refrain_vm::{Context, Fault, Span, reg};
 
@@ -20,21 +19,10 @@ pub(crate) fn operands(i: &Instruction, context: &Context, most: u64) -> Vec<Spa
     }
     if let Some(lanes) = lanes::of(i) {
         // What the mask leaves out is copied, too.
-        return whole(i, lanes, context).into_iter().collect();
+        return lanes::whole(i, lanes, context).into_iter().collect();
     }
     let (spans, _) = spans_of(i, context);
     if spans.len() == 1 { spans } else { Vec::new() }
-}
-
-/// All lanes together, if they lie side by side.
-fn whole(i: &Instruction, lanes: Lanes, context: &Context) -> Option<Span> {
-    if lanes.place != Place::Row {
-        return None;
-    }
-    let memory = (0..i.op_count()).find(|&at| i.op_kind(at) == OpKind::Memory)?;
-    let value = |register, at, size| value_of(context, register, at, size);
-    let start = i.virtual_address(memory, 0, value)?;
-    Some(Span { start, len: (lanes.count * lanes.size) as u64, write: lanes.stores })
 }
 
 /// The part of a repeated instruction that is executed, of which there are so many bytes at most.

@@ -7,44 +7,6 @@
 
 use std::fmt;
 
-/// A feature that a guest may see; the names are those of `/proc/cpuinfo`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-#[allow(missing_docs)]
-pub enum Feature {
-    Fma,
-    Movbe,
-    Aes,
-    Pclmulqdq,
-    Avx,
-    F16c,
-    Bmi1,
-    Avx2,
-    Bmi2,
-    Adx,
-    Sha,
-    Gfni,
-    Vaes,
-    Vpclmulqdq,
-    Lzcnt,
-    /// The machine executes it, so every guest may have it.
-    Rdtscp,
-    AvxVnni,
-    Avx512F,
-    Avx512Dq,
-    Avx512Cd,
-    Avx512Bw,
-    Avx512Vl,
-    Avx512Ifma,
-    Avx512Vbmi,
-    Avx512Vbmi2,
-    Avx512Vnni,
-    Avx512Bitalg,
-    Avx512Vpopcntdq,
-    Avx512Bf16,
-    Avx512Fp16,
-}
-
 /// Where `cpuid` tells of a feature: the leaf, the subleaf, the register (of eax, ebx, ecx, edx) and
 /// the bit.
 pub(crate) struct CpuidBit {
@@ -69,147 +31,112 @@ const ECX: usize = 2;
 const EDX: usize = 3;
 const EXTENDED: u32 = 0x8000_0001;
 
-impl Feature {
-    /// All of them.
-    pub const ALL: [Feature; 30] = [
-        Feature::Fma,
-        Feature::Movbe,
-        Feature::Aes,
-        Feature::Pclmulqdq,
-        Feature::Avx,
-        Feature::F16c,
-        Feature::Bmi1,
-        Feature::Avx2,
-        Feature::Bmi2,
-        Feature::Adx,
-        Feature::Sha,
-        Feature::Gfni,
-        Feature::Vaes,
-        Feature::Vpclmulqdq,
-        Feature::Lzcnt,
-        Feature::Rdtscp,
-        Feature::AvxVnni,
-        Feature::Avx512F,
-        Feature::Avx512Dq,
-        Feature::Avx512Cd,
-        Feature::Avx512Bw,
-        Feature::Avx512Vl,
-        Feature::Avx512Ifma,
-        Feature::Avx512Vbmi,
-        Feature::Avx512Vbmi2,
-        Feature::Avx512Vnni,
-        Feature::Avx512Bitalg,
-        Feature::Avx512Vpopcntdq,
-        Feature::Avx512Bf16,
-        Feature::Avx512Fp16,
-    ];
+/// Which guests have a feature, if the host has it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Group {
+    /// All from x86-64-v3 on, since that level asks for it.
+    V3,
+    /// All from x86-64-v3 on, beside what that level asks for.
+    Extra,
+    /// Those of x86-64-v4, since that level asks for it.
+    V4,
+    /// Those that have all that the host has.
+    Beyond,
+}
 
-    /// The name that `/proc/cpuinfo` and traces have for it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Feature::Fma => "fma",
-            Feature::Movbe => "movbe",
-            Feature::Aes => "aes",
-            Feature::Pclmulqdq => "pclmulqdq",
-            Feature::Avx => "avx",
-            Feature::F16c => "f16c",
-            Feature::Bmi1 => "bmi1",
-            Feature::Avx2 => "avx2",
-            Feature::Bmi2 => "bmi2",
-            Feature::Adx => "adx",
-            Feature::Sha => "sha_ni",
-            Feature::Gfni => "gfni",
-            Feature::Vaes => "vaes",
-            Feature::Vpclmulqdq => "vpclmulqdq",
-            Feature::Lzcnt => "abm",
-            Feature::Rdtscp => "rdtscp",
-            Feature::AvxVnni => "avx_vnni",
-            Feature::Avx512F => "avx512f",
-            Feature::Avx512Dq => "avx512dq",
-            Feature::Avx512Cd => "avx512cd",
-            Feature::Avx512Bw => "avx512bw",
-            Feature::Avx512Vl => "avx512vl",
-            Feature::Avx512Ifma => "avx512ifma",
-            Feature::Avx512Vbmi => "avx512vbmi",
-            Feature::Avx512Vbmi2 => "avx512_vbmi2",
-            Feature::Avx512Vnni => "avx512_vnni",
-            Feature::Avx512Bitalg => "avx512_bitalg",
-            Feature::Avx512Vpopcntdq => "avx512_vpopcntdq",
-            Feature::Avx512Bf16 => "avx512_bf16",
-            Feature::Avx512Fp16 => "avx512_fp16",
-        }
-    }
+/// Which registers a feature's instructions use, beside those of SSE.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Registers {
+    Nothing,
+    Avx,
+    Avx512,
+}
 
-    pub(crate) fn place(self) -> CpuidBit {
-        match self {
-            Feature::Pclmulqdq => place(1, ECX, 1),
-            Feature::Fma => place(1, ECX, 12),
-            Feature::Movbe => place(1, ECX, 22),
-            Feature::Aes => place(1, ECX, 25),
-            Feature::Avx => place(1, ECX, 28),
-            Feature::F16c => place(1, ECX, 29),
-            Feature::Bmi1 => place(7, EBX, 3),
-            Feature::Avx2 => place(7, EBX, 5),
-            Feature::Bmi2 => place(7, EBX, 8),
-            Feature::Adx => place(7, EBX, 19),
-            Feature::Sha => place(7, EBX, 29),
-            Feature::Gfni => place(7, ECX, 8),
-            Feature::Vaes => place(7, ECX, 9),
-            Feature::Vpclmulqdq => place(7, ECX, 10),
-            Feature::Lzcnt => place(EXTENDED, ECX, 5),
-            Feature::Rdtscp => place(EXTENDED, EDX, 27),
-            Feature::AvxVnni => place_in_7_1(EAX, 4),
-            Feature::Avx512F => place(7, EBX, 16),
-            Feature::Avx512Dq => place(7, EBX, 17),
-            Feature::Avx512Cd => place(7, EBX, 28),
-            Feature::Avx512Bw => place(7, EBX, 30),
-            Feature::Avx512Vl => place(7, EBX, 31),
-            Feature::Avx512Ifma => place(7, EBX, 21),
-            Feature::Avx512Vbmi => place(7, ECX, 1),
-            Feature::Avx512Vbmi2 => place(7, ECX, 6),
-            Feature::Avx512Vnni => place(7, ECX, 11),
-            Feature::Avx512Bitalg => place(7, ECX, 12),
-            Feature::Avx512Vpopcntdq => place(7, ECX, 14),
-            Feature::Avx512Bf16 => place_in_7_1(EAX, 5),
-            Feature::Avx512Fp16 => place(7, EDX, 23),
+/// Makes [`Feature`] from a table. A row has the feature's name in `/proc/cpuinfo`; its name in Rust's library, or
+/// `always` if every machine counts as having it; where `cpuid` tells of it; its [`Group`]; its [`Registers`].
+macro_rules! features {
+    ($($feature:ident: $name:literal, $detected:tt, $place:expr, $group:ident, $registers:ident;)*) => {
+        /// A feature that a guest may see; the names are those of `/proc/cpuinfo`.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[repr(u8)]
+        #[allow(missing_docs)]
+        pub enum Feature {
+            $($feature,)*
         }
-    }
 
-    /// Whether this machine and its kernel have it.
-    fn is_here(self) -> bool {
-        match self {
-            Feature::Fma => is_x86_feature_detected!("fma"),
-            Feature::Movbe => is_x86_feature_detected!("movbe"),
-            Feature::Aes => is_x86_feature_detected!("aes"),
-            Feature::Pclmulqdq => is_x86_feature_detected!("pclmulqdq"),
-            Feature::Avx => is_x86_feature_detected!("avx"),
-            Feature::F16c => is_x86_feature_detected!("f16c"),
-            Feature::Bmi1 => is_x86_feature_detected!("bmi1"),
-            Feature::Avx2 => is_x86_feature_detected!("avx2"),
-            Feature::Bmi2 => is_x86_feature_detected!("bmi2"),
-            Feature::Adx => is_x86_feature_detected!("adx"),
-            Feature::Sha => is_x86_feature_detected!("sha"),
-            Feature::Gfni => is_x86_feature_detected!("gfni"),
-            Feature::Vaes => is_x86_feature_detected!("vaes"),
-            Feature::Vpclmulqdq => is_x86_feature_detected!("vpclmulqdq"),
-            Feature::Lzcnt => is_x86_feature_detected!("lzcnt"),
-            Feature::Rdtscp => true,
-            Feature::AvxVnni => is_x86_feature_detected!("avxvnni"),
-            Feature::Avx512F => is_x86_feature_detected!("avx512f"),
-            Feature::Avx512Dq => is_x86_feature_detected!("avx512dq"),
-            Feature::Avx512Cd => is_x86_feature_detected!("avx512cd"),
-            Feature::Avx512Bw => is_x86_feature_detected!("avx512bw"),
-            Feature::Avx512Vl => is_x86_feature_detected!("avx512vl"),
-            Feature::Avx512Ifma => is_x86_feature_detected!("avx512ifma"),
-            Feature::Avx512Vbmi => is_x86_feature_detected!("avx512vbmi"),
-            Feature::Avx512Vbmi2 => is_x86_feature_detected!("avx512vbmi2"),
-            Feature::Avx512Vnni => is_x86_feature_detected!("avx512vnni"),
-            Feature::Avx512Bitalg => is_x86_feature_detected!("avx512bitalg"),
-            Feature::Avx512Vpopcntdq => is_x86_feature_detected!("avx512vpopcntdq"),
-            Feature::Avx512Bf16 => is_x86_feature_detected!("avx512bf16"),
-            Feature::Avx512Fp16 => is_x86_feature_detected!("avx512fp16"),
+        impl Feature {
+            /// All of them.
+            pub const ALL: [Feature; [$($name),*].len()] = [$(Feature::$feature),*];
+
+            /// The name that `/proc/cpuinfo` and traces have for it.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Feature::$feature => $name,)*
+                }
+            }
+
+            pub(crate) fn place(self) -> CpuidBit {
+                match self {
+                    $(Feature::$feature => $place,)*
+                }
+            }
+
+            /// Whether this machine and its kernel have it.
+            fn is_here(self) -> bool {
+                match self {
+                    $(Feature::$feature => features!(@is_here $detected),)*
+                }
+            }
+
+            fn group(self) -> Group {
+                match self {
+                    $(Feature::$feature => Group::$group,)*
+                }
+            }
+
+            fn registers(self) -> Registers {
+                match self {
+                    $(Feature::$feature => Registers::$registers,)*
+                }
+            }
         }
-    }
+    };
+    (@is_here always) => { true };
+    (@is_here $detected:tt) => { is_x86_feature_detected!($detected) };
+}
+
+features! {
+    Fma: "fma", "fma", place(1, ECX, 12), V3, Avx;
+    Movbe: "movbe", "movbe", place(1, ECX, 22), V3, Nothing;
+    Aes: "aes", "aes", place(1, ECX, 25), Extra, Nothing;
+    Pclmulqdq: "pclmulqdq", "pclmulqdq", place(1, ECX, 1), Extra, Nothing;
+    Avx: "avx", "avx", place(1, ECX, 28), V3, Nothing;
+    F16c: "f16c", "f16c", place(1, ECX, 29), V3, Avx;
+    Bmi1: "bmi1", "bmi1", place(7, EBX, 3), V3, Nothing;
+    Avx2: "avx2", "avx2", place(7, EBX, 5), V3, Avx;
+    Bmi2: "bmi2", "bmi2", place(7, EBX, 8), V3, Nothing;
+    Adx: "adx", "adx", place(7, EBX, 19), Extra, Nothing;
+    Sha: "sha_ni", "sha", place(7, EBX, 29), Extra, Nothing;
+    Gfni: "gfni", "gfni", place(7, ECX, 8), Extra, Nothing;
+    Vaes: "vaes", "vaes", place(7, ECX, 9), Extra, Nothing;
+    Vpclmulqdq: "vpclmulqdq", "vpclmulqdq", place(7, ECX, 10), Extra, Nothing;
+    Lzcnt: "abm", "lzcnt", place(EXTENDED, ECX, 5), V3, Nothing;
+    // The machine executes it, so every guest may have it.
+    Rdtscp: "rdtscp", always, place(EXTENDED, EDX, 27), Extra, Nothing;
+    AvxVnni: "avx_vnni", "avxvnni", place_in_7_1(EAX, 4), Beyond, Avx;
+    Avx512F: "avx512f", "avx512f", place(7, EBX, 16), V4, Avx512;
+    Avx512Dq: "avx512dq", "avx512dq", place(7, EBX, 17), V4, Avx512;
+    Avx512Cd: "avx512cd", "avx512cd", place(7, EBX, 28), V4, Avx512;
+    Avx512Bw: "avx512bw", "avx512bw", place(7, EBX, 30), V4, Avx512;
+    Avx512Vl: "avx512vl", "avx512vl", place(7, EBX, 31), V4, Avx512;
+    Avx512Ifma: "avx512ifma", "avx512ifma", place(7, EBX, 21), Beyond, Avx512;
+    Avx512Vbmi: "avx512vbmi", "avx512vbmi", place(7, ECX, 1), Beyond, Avx512;
+    Avx512Vbmi2: "avx512_vbmi2", "avx512vbmi2", place(7, ECX, 6), Beyond, Avx512;
+    Avx512Vnni: "avx512_vnni", "avx512vnni", place(7, ECX, 11), Beyond, Avx512;
+    Avx512Bitalg: "avx512_bitalg", "avx512bitalg", place(7, ECX, 12), Beyond, Avx512;
+    Avx512Vpopcntdq: "avx512_vpopcntdq", "avx512vpopcntdq", place(7, ECX, 14), Beyond, Avx512;
+    Avx512Bf16: "avx512_bf16", "avx512bf16", place_in_7_1(EAX, 5), Beyond, Avx512;
+    Avx512Fp16: "avx512_fp16", "avx512fp16", place(7, EDX, 23), Beyond, Avx512;
 }
 
 /// A level of processors that users pick a guest's by.
@@ -241,35 +168,6 @@ impl Level {
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct Processor(u32);
 
-/// What makes a processor an x86-64-v3.
-const V3: [Feature; 8] = [
-    Feature::Avx,
-    Feature::Avx2,
-    Feature::Bmi1,
-    Feature::Bmi2,
-    Feature::F16c,
-    Feature::Fma,
-    Feature::Lzcnt,
-    Feature::Movbe,
-];
-
-/// What makes such a processor an x86-64-v4.
-const V4: [Feature; 5] =
-    [Feature::Avx512F, Feature::Avx512Dq, Feature::Avx512Cd, Feature::Avx512Bw, Feature::Avx512Vl];
-
-/// What neither level has.
-const BEYOND: [Feature; 9] = [
-    Feature::AvxVnni,
-    Feature::Avx512Ifma,
-    Feature::Avx512Vbmi,
-    Feature::Avx512Vbmi2,
-    Feature::Avx512Vnni,
-    Feature::Avx512Bitalg,
-    Feature::Avx512Vpopcntdq,
-    Feature::Avx512Bf16,
-    Feature::Avx512Fp16,
-];
-
 impl Processor {
     /// An x86-64-v2.
     pub const V2: Processor = Processor(0);
@@ -285,26 +183,29 @@ impl Processor {
     /// # Errors
     /// What the machine lacks for the level.
     pub fn guest(level: Option<Level>, host: Processor) -> Result<Processor, Processor> {
-        let of = |features: &[Feature]| features.iter().copied().collect::<Processor>();
-        let (v4, beyond) = (of(&V4), of(&BEYOND));
-        let v3 = host.without(v4).without(beyond);
+        let [v3, extra, v4] = [Group::V3, Group::Extra, Group::V4].map(Processor::of);
         let needed = match level {
             None | Some(Level::V2 | Level::Host) => Processor::V2,
-            Some(Level::V3) => of(&V3),
-            Some(Level::V4) => of(&V3).with(v4),
+            Some(Level::V3) => v3,
+            Some(Level::V4) => v3.with(v4),
         };
         let missing = needed.without(host);
         if missing != Processor::V2 {
             return Err(missing);
         }
-        let has_v3 = of(&V3).without(host) == Processor::V2;
+        let has_v3 = v3.without(host) == Processor::V2;
         Ok(match level {
             Some(Level::V2) => Processor::V2,
             None | Some(Level::Host) if !has_v3 => Processor::V2,
-            None | Some(Level::V3) => v3,
-            Some(Level::V4) => v3.with(v4),
+            None | Some(Level::V3) => host.and(v3.with(extra)),
+            Some(Level::V4) => host.and(v3.with(extra).with(v4)),
             Some(Level::Host) => host,
         })
+    }
+
+    /// The features of a group.
+    fn of(group: Group) -> Processor {
+        Feature::ALL.into_iter().filter(|feature| feature.group() == group).collect()
     }
 
     /// A processor with the features of these names.
@@ -317,13 +218,14 @@ impl Processor {
             let known = Feature::ALL.into_iter().find(|feature| feature.name() == name);
             processor.0 |= 1 << known.ok_or(name.as_str())? as u8;
         }
-        // No processor lacks these, and neither engine keeps half of the registers.
-        if processor.needs_avx() && !processor.has(Feature::Avx) {
+        // Every processor has these beside the others, and neither engine keeps half of the registers.
+        let uses = |registers| processor.features().any(|it| it.registers() == registers);
+        let has_avx = processor.has(Feature::Avx);
+        if uses(Registers::Avx) && !has_avx {
             return Err("avx2 without avx");
         }
-        let is_whole = processor.has(Feature::Avx) && processor.has(Feature::Avx512F);
-        if processor.has_any(&V4) || processor.has_any(&BEYOND[1..]) {
-            return if is_whole { Ok(processor) } else { Err("a part of avx512f") };
+        if uses(Registers::Avx512) && !(has_avx && processor.has(Feature::Avx512F)) {
+            return Err("a part of avx512f");
         }
         Ok(processor)
     }
@@ -360,15 +262,6 @@ impl Processor {
     pub fn features(self) -> impl Iterator<Item = Feature> {
         Feature::ALL.into_iter().filter(move |&feature| self.has(feature))
     }
-
-    /// Whether it has a feature that makes no sense without AVX.
-    fn needs_avx(self) -> bool {
-        self.has_any(&[Feature::Avx2, Feature::Fma, Feature::F16c, Feature::AvxVnni])
-    }
-
-    fn has_any(self, features: &[Feature]) -> bool {
-        features.iter().any(|&feature| self.has(feature))
-    }
 }
 
 impl FromIterator<Feature> for Processor {
@@ -396,7 +289,7 @@ mod tests {
     #[test]
     fn names_say_the_same_processor() {
         let all: Processor = Feature::ALL.into_iter().collect();
-        for processor in [all, Processor::V2, V3.into_iter().collect()] {
+        for processor in [all, Processor::V2, Processor::of(Group::V3)] {
             assert_eq!(Processor::from_names(&processor.names()), Ok(processor));
         }
         assert_eq!(Processor::from_names(&["3dnow".to_owned()]), Err("3dnow"));
@@ -408,7 +301,7 @@ mod tests {
 
     #[test]
     fn a_level_is_the_hosts_at_most() {
-        let v3: Processor = V3.into_iter().collect();
+        let v3 = Processor::of(Group::V3);
         let aes: Processor = [Feature::Aes].into_iter().collect();
         let lesser = v3.without([Feature::Bmi2].into_iter().collect());
         assert_eq!(Processor::guest(None, v3), Ok(v3));
@@ -419,7 +312,7 @@ mod tests {
         assert_eq!(Processor::guest(None, aes), Ok(Processor::V2));
 
         let all: Processor = Feature::ALL.into_iter().collect();
-        let v4: Processor = V4.into_iter().collect();
+        let v4 = Processor::of(Group::V4);
         let default = Processor::guest(None, all).expect("nothing is asked for");
         assert!(default.has(Feature::Vaes) && !default.has(Feature::Avx512F));
         assert_eq!(Processor::guest(Some(Level::V3), all), Ok(default));

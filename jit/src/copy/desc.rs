@@ -340,7 +340,7 @@ impl Arena {
 
     /// Keeps `desc` and returns its address.
     pub(super) fn keep(&mut self, desc: Desc) -> u64 {
-        let address = self.range.start + self.len as u64 * Self::SIZE;
+        let address = self.address_of(self.len);
         assert!(address + Self::SIZE <= self.range.end, "there was room for a translation");
         if address + Self::SIZE > self.ready {
             let start = self.ready.max(address & !(PAGE - 1));
@@ -362,10 +362,15 @@ impl Arena {
     /// Puts a descriptor into a place that was left to it, before translated code refers to it.
     pub(super) fn put(&mut self, number: usize, desc: Desc) {
         assert!(number < self.len, "the place was left");
-        let address = self.range.start + number as u64 * Self::SIZE;
+        let address = self.address_of(number);
         // SAFETY: the place is in the memory that is this arena's alone (`new`), which has room for `len`
         // descriptors, and it is aligned as in `keep`; nobody looks at it yet (the caller).
         unsafe { (address as *mut Desc).write(desc) };
+    }
+
+    /// Where a descriptor is, by its number.
+    fn address_of(&self, number: usize) -> u64 {
+        self.range.start + number as u64 * Self::SIZE
     }
 
     /// The number of the descriptor at an address.

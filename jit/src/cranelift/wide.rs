@@ -35,42 +35,40 @@ impl WideSet {
 
     /// Loads the set from the [`Wide`] that `base` points to, after the lower halves have been loaded.
     pub(super) fn load(self, base: Register) -> Result<Vec<Instruction>, IcedError> {
-        let mut code = Vec::new();
-        for n in self.vectors() {
-            let (zmm, place) = (Register::ZMM0 + n, place_of(base, n));
-            code.push(match n {
+        let vectors = self.vectors().map(|n| {
+            let (zmm, place) = (Register::ZMM0 + n, place_at(base, offset_of_vector(n as usize)));
+            match n {
                 0..16 => {
                     let load = Code::EVEX_Vinserti64x4_zmm_k1z_zmm_ymmm256_imm8;
-                    Instruction::with4(load, zmm, zmm, place, 1)?
+                    Instruction::with4(load, zmm, zmm, place, 1)
                 }
-                _ => Instruction::with2(Code::EVEX_Vmovdqu64_zmm_k1z_zmmm512, zmm, place)?,
-            });
-        }
-        for n in self.masks() {
-            let place = mask_of(base, n);
-            code.push(Instruction::with2(Code::VEX_Kmovq_kr_km64, Register::K0 + n, place)?);
-        }
-        Ok(code)
+                _ => Instruction::with2(Code::EVEX_Vmovdqu64_zmm_k1z_zmmm512, zmm, place),
+            }
+        });
+        let masks = self.masks().map(|n| {
+            let place = place_at(base, offset_of_mask(n as usize));
+            Instruction::with2(Code::VEX_Kmovq_kr_km64, Register::K0 + n, place)
+        });
+        vectors.chain(masks).collect()
     }
 
     /// Stores it there.
     pub(super) fn store(self, base: Register) -> Result<Vec<Instruction>, IcedError> {
-        let mut code = Vec::new();
-        for n in self.vectors() {
-            let (zmm, place) = (Register::ZMM0 + n, place_of(base, n));
-            code.push(match n {
+        let vectors = self.vectors().map(|n| {
+            let (zmm, place) = (Register::ZMM0 + n, place_at(base, offset_of_vector(n as usize)));
+            match n {
                 0..16 => {
                     let store = Code::EVEX_Vextracti64x4_ymmm256_k1z_zmm_imm8;
-                    Instruction::with3(store, place, zmm, 1)?
+                    Instruction::with3(store, place, zmm, 1)
                 }
-                _ => Instruction::with2(Code::EVEX_Vmovdqu64_zmmm512_k1z_zmm, place, zmm)?,
-            });
-        }
-        for n in self.masks() {
-            let place = mask_of(base, n);
-            code.push(Instruction::with2(Code::VEX_Kmovq_m64_kr, place, Register::K0 + n)?);
-        }
-        Ok(code)
+                _ => Instruction::with2(Code::EVEX_Vmovdqu64_zmmm512_k1z_zmm, place, zmm),
+            }
+        });
+        let masks = self.masks().map(|n| {
+            let place = place_at(base, offset_of_mask(n as usize));
+            Instruction::with2(Code::VEX_Kmovq_m64_kr, place, Register::K0 + n)
+        });
+        vectors.chain(masks).collect()
     }
 }
 
@@ -87,12 +85,8 @@ pub(super) fn offset_of_mask(n: usize) -> usize {
     offset_of!(Wide, masks) + 8 * n
 }
 
-fn place_of(base: Register, n: u32) -> MemoryOperand {
-    MemoryOperand::with_base_displ(base, offset_of_vector(n as usize) as i64)
-}
-
-fn mask_of(base: Register, n: u32) -> MemoryOperand {
-    MemoryOperand::with_base_displ(base, offset_of_mask(n as usize) as i64)
+fn place_at(base: Register, offset: usize) -> MemoryOperand {
+    MemoryOperand::with_base_displ(base, offset as i64)
 }
 
 /// The registers of this kind that an instruction uses or changes. On a processor with AVX-512, an instruction of

@@ -101,20 +101,24 @@ fn a_fault_keeps_them() {
     assert_eq!((context.high, context.rip), (high(), guest.code));
 }
 
-#[test]
-fn the_machine_may_use_them_around_ordered_instructions() {
-    let config = EngineConfig { order_atomics: true, ..EngineConfig::default() };
-    let Some(engine) = engine_with_avx(config) else { return };
+/// Has the machine use all vector registers before and after ordered instructions.
+fn disturb_around_ordered(engine: &CopyEngine) {
+    fn disturb_all() {
+        disturb();
+        if Processor::host().has(Feature::Avx512F) {
+            disturb_wide();
+        }
+    }
     /// # Safety
     /// None is needed: it uses no argument.
     unsafe extern "sysv64" fn before(_: *mut OrderedAccess, _: u64) -> i64 {
-        disturb();
+        disturb_all();
         0
     }
     /// # Safety
     /// None is needed: it uses no argument.
     unsafe extern "sysv64" fn after(_: u64, _: u64) {
-        disturb();
+        disturb_all();
     }
     /// # Safety
     /// None is needed: it uses no argument.
@@ -123,6 +127,13 @@ fn the_machine_may_use_them_around_ordered_instructions() {
     }
     // SAFETY: the functions only change registers that functions may change.
     unsafe { engine.ordered_fast_path(OrderedFastPath { before, after, strings }) };
+}
+
+#[test]
+fn the_machine_may_use_them_around_ordered_instructions() {
+    let config = EngineConfig { order_atomics: true, ..EngineConfig::default() };
+    let Some(engine) = engine_with_avx(config) else { return };
+    disturb_around_ordered(&engine);
     for values in (0..16).map(high_of).chain([high(), [[0; 2]; 16]]) {
         let guest = Guest::new();
         guest.assemble(|a| {
@@ -215,24 +226,7 @@ fn those_of_avx_512_are_the_threads_own_from_exit_to_exit() {
 fn the_machine_may_use_those_of_avx_512_around_ordered_instructions() {
     let config = EngineConfig { order_atomics: true, ..EngineConfig::default() };
     let Some(engine) = engine_with_avx_512(config) else { return };
-    /// # Safety
-    /// None is needed: it uses no argument.
-    unsafe extern "sysv64" fn before(_: *mut OrderedAccess, _: u64) -> i64 {
-        disturb_wide();
-        0
-    }
-    /// # Safety
-    /// None is needed: it uses no argument.
-    unsafe extern "sysv64" fn after(_: u64, _: u64) {
-        disturb_wide();
-    }
-    /// # Safety
-    /// None is needed: it uses no argument.
-    unsafe extern "sysv64" fn strings(_: *const Span, _: usize, _: u64) -> i64 {
-        -1
-    }
-    // SAFETY: the functions only change registers that functions may change.
-    unsafe { engine.ordered_fast_path(OrderedFastPath { before, after, strings }) };
+    disturb_around_ordered(&engine);
     let guest = Guest::new();
     guest.assemble(|a| {
         a.mov(rax, guest.data).unwrap();
