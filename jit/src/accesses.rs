@@ -9,7 +9,7 @@
 //! AVX-512 under a mask, `fxsave` and its like. `xsave` and `xrstor`, which the machine executes, on the
 //! thread's own stack as a rule, are no accesses.
 
-use crate::common;
+use crate::common::{self, has_memory};
 use crate::emulated::is_of_state;
 use crate::lanes;
 use crate::values::value_of;
@@ -240,7 +240,7 @@ pub(crate) fn is_wide(instruction: &Instruction) -> bool {
             | Vmovdqa
             | Vmovdqu
             | Vlddqu
-    ) && instruction.op_kinds().any(|kind| kind == OpKind::Memory)
+    ) && has_memory(instruction)
         && instruction.memory_size().size() == 16
 }
 

@@ -28,6 +28,11 @@ pub(crate) fn without_padding(code: &[Instruction]) -> &[Instruction] {
     &code[..code.len() - filled]
 }
 
+/// Whether an operand lies in memory, or an address is computed as for one (`lea`).
+pub(crate) fn has_memory(instruction: &Instruction) -> bool {
+    instruction.op_kinds().any(|kind| kind == OpKind::Memory)
+}
+
 /// Whether it is a call or a system call.
 pub(crate) fn is_call(instruction: &Instruction) -> bool {
     matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall)

@@ -1,6 +1,7 @@
 //! Instructions of AVX and AVX-512 that access memory lane by lane: gathers, scatters, and others under a
 //! mask.
 
+use crate::common::has_memory;
 use crate::values::value_of;
 use iced_x86::{EncodingKind, Instruction, Mnemonic, OpKind, Register};
 use refrain_vm::{Context, Span};
@@ -78,7 +79,7 @@ fn count_of(i: &Instruction, elements: Register, (size, index): (usize, usize)) 
 fn of_avx_512(i: &Instruction) -> Option<Lanes> {
     use Mnemonic::*;
     let mask = i.op_mask();
-    if mask == Register::None || !i.op_kinds().any(|kind| kind == OpKind::Memory) {
+    if mask == Register::None || !has_memory(i) {
         return None;
     }
     let stores = i.op0_kind() == OpKind::Memory;

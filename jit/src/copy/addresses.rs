@@ -13,7 +13,7 @@
 
 use super::listing::{Listing, numbers};
 use crate::accesses::constant_address;
-use crate::common::CLOBBERED;
+use crate::common::{CLOBBERED, has_memory};
 use iced_x86::{Code, FlowControl, Instruction, Mnemonic, OpKind, Register};
 use refrain_trace::fixed::{FixedMap, FixedSet};
 use std::collections::{BTreeMap, BTreeSet};
@@ -580,10 +580,6 @@ fn slot(instruction: &Instruction, pointer: Register) -> Option<u64> {
 fn is_nowhere(instruction: &Instruction, base: SymbolicAddress) -> bool {
     let at = base.plus(instruction.memory_displacement64()).variable();
     instruction.memory_base() != Register::None && at.is_some_and(|at| !PLACES.contains(&at))
-}
-
-pub(super) fn has_memory(instruction: &Instruction) -> bool {
-    instruction.op_kinds().any(|kind| kind == OpKind::Memory)
 }
 
 #[cfg(test)]

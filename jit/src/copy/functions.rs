@@ -5,7 +5,7 @@ use super::idioms::{Callee, Idioms, Surroundings, callee, held, idioms, writes_o
 use super::listing::Listing;
 use super::ordered::{is_candidate, is_locked, is_store};
 use super::pieces::Pieces;
-use crate::common::LONGEST_INSTRUCTION;
+use crate::common::{LONGEST_INSTRUCTION, has_memory};
 use crate::memory::{read_guest, read_word};
 use iced_x86::{
     Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind,
@@ -411,7 +411,7 @@ fn operation(extent: &Extent) -> Operation {
             _ => false,
         };
         let base = i.memory_base();
-        let own = !i.op_kinds().any(|kind| kind == OpKind::Memory)
+        let own = !has_memory(i)
             || matches!(i.mnemonic(), Mnemonic::Lea | Mnemonic::Nop)
             || matches!(base, Register::RSP | Register::RBP);
         if !own {

@@ -6,8 +6,9 @@
 //! compiled code reserves a register for the structure that holds the limit. So if a learned site is a
 //! comparison with memory that such a register points to, it stands for all instructions that equal it.
 
+use crate::common::has_memory;
 use crate::memory::read_instruction;
-use iced_x86::{Instruction, Mnemonic, OpKind, Register};
+use iced_x86::{Instruction, Mnemonic, Register};
 use refrain_trace::fixed::{FixedSet, digest};
 
 /// What was learned.
@@ -50,7 +51,7 @@ impl Learned {
 fn is_look(instruction: &Instruction) -> bool {
     use Register::{R12, R13, R14, R15};
     instruction.mnemonic() == Mnemonic::Cmp
-        && instruction.op_kinds().any(|kind| kind == OpKind::Memory)
+        && has_memory(instruction)
         && matches!(instruction.memory_base(), R12 | R13 | R14 | R15)
         && instruction.memory_index() == Register::None
 }

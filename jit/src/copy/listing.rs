@@ -5,7 +5,7 @@
 //! once.
 
 use super::ordered;
-use crate::common::{each_written, is_call, is_padding};
+use crate::common::{each_written, has_memory, is_call, is_padding};
 use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, OpKind, Register};
 use std::collections::BTreeSet;
 use std::ops::Deref;
@@ -152,7 +152,7 @@ impl Facts {
         set(is::CALL, is_call(i));
         set(is::END, ends_here(i));
         set(is::BRANCH, i.flow_control() != FlowControl::Next);
-        if i.op_kinds().any(|kind| kind == OpKind::Memory) {
+        if has_memory(i) {
             let loads = ordered::is_load(i);
             set(is::MEMORY, true);
             set(is::LOAD, loads);

@@ -9,7 +9,7 @@ use super::desc::Operand;
 use super::text::Text;
 use crate::accesses::bit_register;
 pub(super) use crate::accesses::is_locked;
-use crate::common;
+use crate::common::{self, has_memory};
 use iced_x86::{
     Decoder, DecoderOptions, EncodingKind, Instruction, InstructionInfoFactory, MemorySize,
     Mnemonic, OpAccess, OpKind, Register,
@@ -302,7 +302,7 @@ pub(super) fn found(instruction: &Instruction) -> Option<u8> {
         _ => return None,
     };
     let is_upper = matches!(register, Register::AH | Register::BH | Register::CH | Register::DH);
-    let has_memory = instruction.op_kinds().any(|kind| kind == OpKind::Memory);
+    let has_memory = has_memory(instruction);
     (has_memory && !is_upper).then(|| register.full_register().number() as u8)
 }
 

@@ -8,6 +8,7 @@
 use super::frame::{self, off_gpr, off_high, off_xmm};
 use super::vars::{self, Effects, HIGH, VarSet, XMM};
 use super::wide::{self, WideSet};
+use crate::common::has_memory;
 use crate::lanes;
 use crate::moved::operand_at;
 use iced_x86::{
@@ -320,10 +321,6 @@ fn xmm(var: usize) -> Register {
 /// The AVX register whose upper half is this variable.
 fn ymm(var: usize) -> Register {
     Register::YMM0 + (var - HIGH) as u32
-}
-
-fn has_memory(i: &Instruction) -> bool {
-    (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory)
 }
 
 fn uses_fs(i: &Instruction) -> bool {

@@ -7,7 +7,7 @@
 //! constant, or what a register has that the innermost loop around the store does not write. What a
 //! loop computes or copies are data.
 
-use crate::common::writes_register;
+use crate::common::{has_memory, writes_register};
 use crate::copy::addresses::has_frame;
 use crate::copy::listing::Listing;
 use crate::copy::loops::{Flow, Loop};
@@ -63,7 +63,7 @@ pub(super) fn announced(
 
 /// Whether an instruction does nothing but compare registers, or branch within its function.
 fn is_idle(instruction: &Instruction) -> bool {
-    let reads_memory = instruction.op_kinds().any(|kind| kind == OpKind::Memory);
+    let reads_memory = has_memory(instruction);
     let branches = matches!(
         instruction.flow_control(),
         FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch

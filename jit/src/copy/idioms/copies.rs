@@ -4,6 +4,7 @@
 //!   another one does, and both pointers lie in stack slots that do not change.
 //! - A `match` on the memory's order in Rust: one load for each order that there is, all alike.
 
+use crate::common::has_memory;
 use iced_x86::{Code, FlowControl, Instruction, Mnemonic, OpKind, Register};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -76,7 +77,7 @@ pub(super) fn arms(code: &[Instruction]) -> BTreeSet<usize> {
 
 /// The displacement of a stack slot.
 fn slot(instruction: &Instruction) -> Option<u64> {
-    let is_slot = instruction.op_kinds().any(|kind| kind == OpKind::Memory)
+    let is_slot = has_memory(instruction)
         && instruction.memory_base() == Register::RSP
         && instruction.memory_index() == Register::None;
     is_slot.then(|| instruction.memory_displacement64())

@@ -6,6 +6,7 @@
 //! instructions by which they say what they have done. Of the C library, whose locks are events of their
 //! own, nothing else beside locks has to be looked at, since it looks at ordinary data under its locks.
 
+use crate::common::has_memory;
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
 /// Whether one of these instructions compares a field of an object with the object's address.
@@ -13,7 +14,7 @@ pub(super) fn compares_own_address(code: &[Instruction]) -> bool {
     code.iter().any(|i| {
         let pointer = i.memory_base();
         matches!(i.mnemonic(), Mnemonic::Cmp | Mnemonic::Cmpxchg)
-            && i.op_kinds().any(|kind| kind == OpKind::Memory)
+            && has_memory(i)
             && !matches!(pointer, Register::None | Register::RIP | Register::RSP)
             && i.memory_index() == Register::None
             && i.op_kinds().zip(0..).any(|(kind, operand)| {

@@ -5,7 +5,7 @@
 //! loads the word once, compares the value with the copy, and stores the value to the copy: so another thread
 //! changes the word. That thread may do so by plain instructions that look like no synchronization.
 
-use crate::common::{is_call, writes_register};
+use crate::common::{has_memory, is_call, writes_register};
 use crate::copy::addresses::is_by_frame_pointer;
 use crate::copy::ordered::{is_candidate, same_operand};
 use iced_x86::{
@@ -46,7 +46,7 @@ fn comparison(
 ) -> Option<usize> {
     for (next, i) in code.iter().enumerate().skip(at + 1).take(APART) {
         let compares = i.mnemonic() == Mnemonic::Cmp
-            && i.op_kinds().any(|kind| kind == OpKind::Memory)
+            && has_memory(i)
             && [i.op0_register(), i.op1_register()].contains(&value);
         if compares {
             return Some(next);

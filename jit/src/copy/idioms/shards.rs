@@ -5,6 +5,7 @@
 //! cache lines for each that it loads words from, and does nothing but add these up, reads such counters.
 //! Loops over columns of numbers seldom have rows of just that size.
 
+use crate::common::has_memory;
 use crate::copy::loops::Loop;
 use crate::copy::ordered::is_candidate;
 use iced_x86::{Code, FlowControl, Instruction, Mnemonic, OpKind, Register};
@@ -59,7 +60,7 @@ fn of_loop(code: &[Instruction], body: &Loop) -> Vec<usize> {
 
 /// Whether an instruction does nothing in a loop but load words, add and compare.
 fn is_plain(i: &Instruction) -> bool {
-    let touches_memory = i.op_kinds().any(|kind| kind == OpKind::Memory);
+    let touches_memory = has_memory(i);
     match i.mnemonic() {
         Mnemonic::Mov | Mnemonic::Add => !touches_memory || loads_word(i),
         Mnemonic::Nop => true,

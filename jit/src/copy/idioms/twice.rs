@@ -7,8 +7,8 @@
 //! Nor do compilers keep a store that is overwritten before anything is loaded: the writer makes the
 //! version odd, writes, and makes it even.
 
-use crate::common::{CLOBBERED, is_call};
-use crate::copy::addresses::{SymbolicAddress, has_memory};
+use crate::common::{CLOBBERED, has_memory, is_call};
+use crate::copy::addresses::SymbolicAddress;
 use crate::copy::listing::{Listing, numbers};
 use crate::copy::ordered::is_on_stack;
 use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind, Register};
