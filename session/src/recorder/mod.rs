@@ -153,6 +153,8 @@ pub fn record(
     recording: &Recording,
     tell: impl Fn(&str) + Send + Sync + 'static,
 ) -> crate::Result<Recorded> {
+    // A soft limit that is low is meant for the program.
+    refrain_vm::raise_limit_of_space();
     let program = recording.program()?;
     let wanted = recording.trace.clone().unwrap_or_else(|| default_trace(&program));
     let command = own_command(program, recording.command.clone());
@@ -183,7 +185,6 @@ pub fn record(
     let findings = Place::of(FOUND, &command.program);
     let recalled = findings.clone();
     let translated = Place::of(TRANSLATED, &command.program);
-    refrain_vm::raise_limit_of_space();
     let engine = refrain_jit::copy(config)?;
     engine.recall(Box::new(move || {
         recalled.read().and_then(|bytes| findings::decode(&bytes)).unwrap_or_default()

@@ -67,8 +67,8 @@ pub(crate) fn raise() -> Limit {
     })
 }
 
-/// Raises the process's own limit of the address space, for the engine that is to be made. What the process
-/// had is the guest's limit.
+/// Raises the process's own limit of the address space, before anything is allocated for a recording or a
+/// replay. What the process had is the guest's limit.
 pub fn raise_limit_of_space() {
     raise();
 }
