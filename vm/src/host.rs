@@ -54,11 +54,21 @@ pub(crate) unsafe fn syscall(nr: u64, args: [u64; 6]) -> i64 {
     result
 }
 
-/// The time-stamp counter.
+/// The time-stamp counter, when all instructions before this have been executed.
+///
+/// A processor reads the counter as soon as it comes to it, hundreds of instructions ahead of work that waits
+/// for its operands. The atomic instruction of a lock, on the other hand, waits for all work before it. So
+/// without the fence a time that is taken just before a lock's atomic instruction is too early, and the work
+/// before the lock counts as work under it: a loop that divides for 130 ns and holds a lock for 15 ns has
+/// shown 18 and 137 ns. The fence costs 2 ns beside an atomic instruction.
 #[inline]
 pub(crate) fn ticks() -> u64 {
-    // SAFETY: `rdtsc` has no effect but its result, and every x86-64 has it.
-    unsafe { core::arch::x86_64::_rdtsc() }
+    use core::arch::x86_64::{_mm_lfence, _rdtsc};
+    // SAFETY: every x86-64 has both; the fence has no effect, `rdtsc` none but its result.
+    unsafe {
+        _mm_lfence();
+        _rdtsc()
+    }
 }
 
 /// Has the processor fetch the line of memory at an address, which is about to be written to, from wherever
