@@ -20,9 +20,9 @@ pub trait Conflicts: Sync {
     /// Whether sections of these classes need each other's exclusion. Symmetric.
     fn conflict(&self, a: u32, b: u32) -> bool;
 
-    /// Whether sections of this class conflict with none of another thread, so that they need no
-    /// lock at all.
-    fn is_free(&self, class: u32) -> bool;
+    /// Whether sections of this class pay for no lock: they conflict with none of another thread, or hardly ever
+    /// with one.
+    fn is_lockless(&self, class: u32) -> bool;
 }
 
 /// The sections of a run by the conflicts that they have.
@@ -114,6 +114,28 @@ impl Occupants {
             .any(|other| !(reads && other.reads) && admission.conflict(class, other.class))
     }
 
+    /// Whether an acquisition needs the lock at all.
+    pub(crate) fn will_need(
+        &self,
+        admission: &Admission<'_>,
+        object: u32,
+        (thread, event): (u32, u32),
+    ) -> bool {
+        match self.inside(object, thread) {
+            Some(again) => !is_lockless(admission, again.class),
+            None => !is_lockless(admission, admission.class(thread, event)),
+        }
+    }
+
+    /// Whether a thread that is inside needs the lock; who is not inside does.
+    pub(crate) fn needs(&self, admission: &Admission<'_>, object: u32, thread: u32) -> bool {
+        self.inside(object, thread).is_none_or(|inside| !is_lockless(admission, inside.class))
+    }
+
+    fn inside(&self, object: u32, thread: u32) -> Option<&Inside> {
+        self.0[object as usize].iter().find(|inside| inside.thread == thread)
+    }
+
     /// Lets a thread in; whether it needed the lock at all.
     pub(crate) fn enter(
         &mut self,
@@ -125,11 +147,11 @@ impl Occupants {
         let inside = &mut self.0[object as usize];
         if let Some(again) = inside.iter_mut().find(|inside| inside.thread == thread) {
             again.depth += 1;
-            return !is_free(admission, again.class);
+            return !is_lockless(admission, again.class);
         }
         let class = admission.class(thread, event);
         inside.push(Inside { thread, class, depth: 1, reads });
-        !is_free(admission, class)
+        !is_lockless(admission, class)
     }
 
     /// Lets a thread out, `wholly` if it was inside several times; whether it needed the lock.
@@ -144,7 +166,7 @@ impl Occupants {
         let Some(index) = inside.iter().position(|inside| inside.thread == thread) else {
             return true;
         };
-        let needed = !is_free(admission, inside[index].class);
+        let needed = !is_lockless(admission, inside[index].class);
         inside[index].depth -= 1;
         if wholly || inside[index].depth == 0 {
             inside.swap_remove(index);
@@ -158,6 +180,6 @@ impl Occupants {
     }
 }
 
-fn is_free(admission: &Admission<'_>, class: u32) -> bool {
-    class != NONE && admission.conflicts.is_free(class)
+fn is_lockless(admission: &Admission<'_>, class: u32) -> bool {
+    class != NONE && admission.conflicts.is_lockless(class)
 }

@@ -8,14 +8,14 @@ use crate::places::Places;
 use crate::precedence::Precedences;
 use crate::rank::{self, Query};
 use crate::recorded::{self, Recorded};
-use crate::recording;
+use crate::recording::Recorder;
 use crate::sharing::Sharing;
 use crate::skeleton::{Code, Object, Operation, Skeleton, Strand, set};
 use crate::skeleton::{LOWERS, READS, RESET, TICKETED, TRY, UNKNOWN, WIDE_TIME, WIDE_WORK};
 use crate::took::Took;
 use crate::wakes::Wakes;
 use refrain_trace::fixed::{FixedMap, FixedSet};
-use refrain_trace::{Event, EventKind, OWN_ORDER, ThreadId, accessed, linux, order};
+use refrain_trace::{Event, EventKind, Locking, OWN_ORDER, ThreadId, accessed, linux, order};
 
 /// `EOWNERDEAD`: a robust mutex was granted, its last owner having died.
 const OWNER_DEAD: i32 = 130;
@@ -50,6 +50,7 @@ pub struct Builder {
     /// What the recorder added to the work after each thread's last event.
     tails: Vec<u64>,
     drops_tails: bool,
+    recorder: Recorder,
     /// Work by the code that it is in, if the recorder's part of it is to be dropped.
     places: Places,
     keeps_overhead: bool,
@@ -82,6 +83,7 @@ impl Builder {
             sharing: None,
             tails: vec![0; threads],
             drops_tails: false,
+            recorder: Recorder::new(None, ticks_per_second),
             places: Places::default(),
             keeps_overhead: false,
             samples: Samples::default(),
@@ -112,9 +114,12 @@ impl Builder {
     }
 
     /// Takes what the recorder added to the program's work out of it, where it is not noted in the
-    /// trace, and time in which the thread had no core, as far as other times at the same code show it. Means nothing to a skeleton that is made [`Builder::as_recorded`].
-    pub fn without_recording(self) -> Builder {
-        Builder { drops_tails: true, ..self }
+    /// trace, and time in which the thread had no core, as far as other times at the same code show it.
+    /// `locking` is what locks took on the recorded machine. Means nothing to a skeleton that is made
+    /// [`Builder::as_recorded`].
+    pub fn without_recording(self, locking: Option<Locking>) -> Builder {
+        let recorder = Recorder::new(locking, self.ticks_per_second);
+        Builder { drops_tails: true, recorder, ..self }
     }
 
     /// Says that locks are to be had in another order than the recorded one: a load under the lock
@@ -147,16 +152,16 @@ impl Builder {
         let overhead = if keeps_overhead { 0 } else { event.overhead };
         let tail = match event.is_from_another_thread() {
             true => self.tails[thread.index()],
-            false => recording::tail(event, self.ticks_per_second),
+            false => self.recorder.tail(event),
         };
         let tail = std::mem::replace(&mut self.tails[thread.index()], tail);
         let added = match self.takes_recording_out() {
-            true => tail + recording::head(event, self.ticks_per_second),
+            true => tail + self.recorder.head(event),
             false => 0,
         };
         let work = gone.saturating_sub(overhead).saturating_sub(added);
         if self.takes_recording_out() {
-            self.places.push(thread, event, work);
+            self.places.push(thread, event);
         }
         if let Some(recorded) = &mut self.recorded {
             recorded.push(thread, event);
@@ -174,7 +179,7 @@ impl Builder {
             sharing.push(thread, from, to);
         }
         let took = match self.takes_recording_out() {
-            true => recording::took(event, self.ticks_per_second),
+            true => self.recorder.took(event),
             false => event.end.saturating_sub(event.begin),
         };
         let cond = match operation.code {
@@ -288,7 +293,6 @@ impl Builder {
     /// Puts the events in the order of their objects.
     pub fn finish(mut self) -> Result<Skeleton, Error> {
         let places = std::mem::take(&mut self.places);
-        places.drop_from(&mut self.strands, self.ticks_per_second);
         if self.keeps_overhead {
             std::mem::take(&mut self.took).add_to(&mut self.strands, self.ticks_per_second);
         }
@@ -318,6 +322,7 @@ impl Builder {
         let mut precedences = Precedences::new(&strands, counts);
         rank::rank(&mut strands, &mut objects, queries, self.recorded.as_mut(), &mut precedences)?;
         precedences.finish(&mut strands);
+        places.drop_from(&mut strands, ticks_per_second);
         if let Some(recorded) = self.recorded {
             recorded.finish(&mut strands);
             return Ok(Skeleton { strands, objects, ticks_per_second });

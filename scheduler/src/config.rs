@@ -24,8 +24,8 @@ pub struct Costs {
     pub vain: u64,
     /// What it costs a thread to wake another one that sleeps, in the system call.
     pub rouse: u64,
-    /// An acquisition of an object that another thread had last: its cache line has to come over. (Part
-    /// of that is hidden behind the work before it.)
+    /// Until the cache line of a lock is there that another core had last. (Part of that is hidden behind
+    /// the work before it.)
     pub travel: u64,
 }
 

@@ -78,13 +78,19 @@ impl<'a> Wakings<'a> {
         self.handoffs.get(self.random.below(last + 1) as usize).copied()
     }
 
+    /// A latency that is this long in the middle. Were it the same every time, a loop whose rounds it is a
+    /// multiple of would find its lock taken again and again. Without noise, it is.
+    pub(crate) fn around(&mut self, usual: u64) -> u64 {
+        match self.usual {
+            Some(_) => usual / 2 + self.random.below(usual + 1),
+            None => usual,
+        }
+    }
+
     pub(crate) fn draw(&mut self) -> Option<Waking> {
         let Some(sample) = self.samples.get(self.next).copied() else {
-            // Were it the same every time, a loop whose rounds it is a multiple of would find its
-            // lock taken again and again.
             let Waking { wake, rouse } = self.usual?;
-            let mut around = |usual: u64| usual / 2 + self.random.below(usual + 1);
-            return Some(Waking { wake: around(wake), rouse: around(rouse) });
+            return Some(Waking { wake: self.around(wake), rouse: self.around(rouse) });
         };
         self.next = (self.next + 1) % self.samples.len();
         Some(sample)

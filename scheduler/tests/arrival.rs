@@ -250,7 +250,7 @@ impl Conflicts for Table {
         (self.0)(a, b)
     }
 
-    fn is_free(&self, _: u32) -> bool {
+    fn is_lockless(&self, _: u32) -> bool {
         self.1
     }
 }

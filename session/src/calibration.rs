@@ -43,12 +43,16 @@ impl Source {
 }
 
 /// Costs of a modelled machine, and where they come from.
-pub fn costs(measured: Option<Latencies>, ticks_per_second: u64) -> (Costs, Source) {
-    let typical = Costs::typical(ticks_per_second);
-    let Some(Latencies { handoff_ns, wake_ns }) = measured else {
+pub fn costs(machine: &Machine, ticks_per_second: u64) -> (Costs, Source) {
+    let ticks = |ns: u64| refrain_scheduler::ticks(ns, ticks_per_second);
+    let mut typical = Costs::typical(ticks_per_second);
+    if let Some(locking) = machine.locking {
+        let both = ticks(locking.native_ns);
+        (typical.acquire, typical.release) = (both.div_ceil(2), both / 2);
+    }
+    let Some(Latencies { handoff_ns, wake_ns }) = machine.latencies else {
         return (typical, Source::Typical);
     };
-    let ticks = |ns: u64| refrain_scheduler::ticks(ns, ticks_per_second);
     let handoff = ticks(handoff_ns);
     // A hand-off is a cache line's way there and the answer's way back, and more.
     let travel = handoff / 2;
@@ -165,22 +169,33 @@ pub fn store(calibration: &Calibration) -> crate::Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use refrain_trace::Locking;
 
     #[test]
     fn measured_latencies_replace_typical_ones() {
+        let costs_of =
+            |latencies| super::costs(&Machine { latencies, ..Machine::default() }, 2_000_000_000);
         let measured = Latencies { handoff_ns: 250, wake_ns: 40_000 };
-        let (costs, source) = super::costs(Some(measured), 2_000_000_000);
+        let (costs, source) = costs_of(Some(measured));
         assert_eq!((costs.handoff, costs.wake, source), (500, 80_000, Source::Calibrated));
         let quick = Latencies { handoff_ns: 25, wake_ns: 40_000 };
-        assert_eq!(super::costs(Some(quick), 2_000_000_000).0.travel, 25);
+        assert_eq!(costs_of(Some(quick)).0.travel, 25);
         let awake = Latencies { handoff_ns: 250, wake_ns: 0 };
-        let (costs, source) = super::costs(Some(awake), 2_000_000_000);
+        let (costs, source) = costs_of(Some(awake));
         assert_eq!((costs.handoff, costs.wake, source), (500, 10_000, Source::Typical));
-        let (costs, _) = super::costs(Some(measured), 2_000_000_000);
-        let (typical, source) = super::costs(None, 2_000_000_000);
+        let (costs, _) = costs_of(Some(measured));
+        let (typical, source) = costs_of(None);
         let Costs { handoff, wake, travel, .. } = typical;
         assert_eq!(Costs { handoff, wake, travel, ..costs }, typical);
         assert_eq!(source, Source::Typical);
+    }
+
+    #[test]
+    fn a_lock_costs_what_it_was_measured_to_cost() {
+        let locking = Some(Locking { native_ns: 13, held_ns: 60, free_ns: 30 });
+        let machine = Machine { locking, ..Machine::default() };
+        let (costs, _) = super::costs(&machine, 1_000_000_000);
+        assert_eq!((costs.acquire, costs.release), (7, 6));
     }
 
     #[test]

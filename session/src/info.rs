@@ -3,7 +3,7 @@
 use crate::error::Context;
 use crate::replayed::describe;
 use crate::trace_file;
-use refrain_trace::{EventKind, Latencies, ThreadId, Trace};
+use refrain_trace::{EventKind, Latencies, Locking, ThreadId, Trace};
 use serde::Serialize;
 use std::path::Path;
 
@@ -32,6 +32,8 @@ pub struct Info {
     pub kernel: String,
     /// What handing a lock over takes there, if it was measured.
     pub latencies: Option<Latencies>,
+    /// What a lock took there, if it was measured.
+    pub locking: Option<Locking>,
     /// From the first instruction to the end; `None` if the trace was cut off.
     pub wall_ns: Option<u64>,
     /// CPU time of all threads.
@@ -160,6 +162,7 @@ impl Info {
             cores: header.machine.cores,
             kernel: header.machine.kernel.clone(),
             latencies: header.machine.latencies,
+            locking: header.machine.locking,
             wall_ns: ticks.map(nanoseconds),
             cpu_ns: footer.map(|footer| footer.cpu_ns),
             ending: describe(footer.map(|footer| footer.ending)),

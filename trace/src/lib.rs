@@ -49,8 +49,8 @@ pub use event::{
 };
 pub use ids::{AuxLock, BlobId, BlockId, EventId, ThreadId};
 pub use meta::{
-    CodeBlock, Ending, Entry, Executed, Footer, Header, Latencies, Machine, MappedFile, Mapping,
-    Module, Order,
+    CodeBlock, Ending, Entry, Executed, Footer, Header, Latencies, Locking, Machine, MappedFile,
+    Mapping, Module, Order,
 };
 pub use owned::{OwnedEvent, OwnedTrace};
 pub use transformed::{CausalEdge, FreedSection, Transformed};

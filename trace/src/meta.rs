@@ -85,6 +85,8 @@ pub struct Machine {
     /// What handing a lock over takes there, if it has been measured. A replay in virtual time
     /// has nothing else from any machine.
     pub latencies: Option<Latencies>,
+    /// What the recorder took there for a lock, if it has been measured.
+    pub locking: Option<Locking>,
 }
 
 /// Measured latencies of a machine, in nanoseconds.
@@ -95,6 +97,17 @@ pub struct Latencies {
     /// From a wake-up call to the moment when the sleeping thread runs; 0 if only the other was
     /// measured.
     pub wake_ns: u64,
+}
+
+/// What taking and giving back a mutex takes that nobody else wants, in nanoseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Locking {
+    /// Both, without the recorder.
+    pub native_ns: u64,
+    /// With it, if nothing is done between: from the time of the lock's event to that of the release's.
+    pub held_ns: u64,
+    /// And from there to the time of the next lock's event.
+    pub free_ns: u64,
 }
 
 /// Where and with which registers the main thread starts.

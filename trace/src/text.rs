@@ -26,7 +26,7 @@
 //! |---|---|
 //! | `argv` | strings |
 //! | `program`, `cwd`, `recorder` | a string |
-//! | `machine` | `cpu="" cores= kernel="" [handoff_ns= wake_ns=]` |
+//! | `machine` | `cpu="" cores= kernel="" [handoff_ns= wake_ns=] [native_ns= held_ns= free_ns=]` |
 //! | `clock` | `hz= start= unix_ns=` |
 //! | `entry` | `rip= rsp= brk=` |
 //! | `map ADDRESS` | `len= prot= content=blobN offset=` |

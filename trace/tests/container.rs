@@ -122,10 +122,10 @@ fn files_that_are_no_traces_get_one_clear_line() {
     assert_eq!(message(b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0"), "not a refrain trace");
     assert_eq!(message(b"x"), "not a refrain trace");
     let mut future = small().to_bytes().unwrap();
-    future[8] = 16;
-    assert_eq!(message(&future), "made by a newer refrain (format 16, this one reads 15)");
+    future[8] = 17;
+    assert_eq!(message(&future), "made by a newer refrain (format 17, this one reads 16)");
     future[8] = 0;
-    assert_eq!(message(&future), "made by an older refrain (format 0, this one reads 15)");
+    assert_eq!(message(&future), "made by an older refrain (format 0, this one reads 16)");
     assert_eq!(
         message(&future[..5]),
         "cut off before its header was complete: nothing in it can be replayed"

@@ -19,13 +19,18 @@ use crate::ulcp::{benign, conflict};
 use crate::{EffectsId, LockKind, Section, Sections, SetId};
 use refrain_trace::ThreadId;
 use refrain_trace::fixed::FixedMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Verdicts that are remembered, each until another one takes its place.
 const REMEMBERED: usize = 1 << 16;
-/// Of a lock with more kinds of sections than this, each keeps the cost of its lock.
+/// Of a lock with more kinds of sections than this, a few tell what conflicts there are.
 const KINDS: usize = 1 << 10;
+/// So many of each code, and so many of the whole lock.
+const SAMPLE: [usize; 2] = [1 << 6, 1 << 8];
+/// A section pays for no lock if it conflicts with one in so many of its lock's sections at most: whoever fixes that
+/// does not have each of them pay for the rare one.
+const SELDOM: u64 = 1000;
 
 /// What makes two sections behave alike: lock, class of the code, sets, mode, waits around it.
 type Kind = (u32, u32, SetId, SetId, EffectsId, [bool; 3]);
@@ -62,6 +67,7 @@ pub struct Relaxed<'a> {
     /// A section of each kind, and the class of its code.
     kinds: Vec<(usize, u32)>,
     free: Vec<bool>,
+    lockless: Vec<bool>,
     only: Only,
     verdicts: Verdicts,
 }
@@ -93,6 +99,16 @@ impl Verdicts {
     }
 }
 
+/// So many at most, evenly spread.
+fn sample<T>(all: &[T], most: usize) -> impl Iterator<Item = &T> {
+    all.iter().step_by(all.len().div_ceil(most).max(1))
+}
+
+/// Whether sections that these threads have may meet sections of others that those threads have.
+fn of_others(these: &BTreeSet<ThreadId>, those: &BTreeSet<ThreadId>) -> bool {
+    these.len() > 1 || those.len() > 1 || these != those
+}
+
 impl<'a> Relaxed<'a> {
     /// Relaxes all regular locks that several threads have and for which `concerned` holds. `class` gives each code region its
     /// class.
@@ -108,6 +124,7 @@ impl<'a> Relaxed<'a> {
             begins: Vec::new(),
             kinds: Vec::new(),
             free: Vec::new(),
+            lockless: Vec::new(),
             only,
             verdicts: Verdicts::new(),
         };
@@ -122,8 +139,9 @@ impl<'a> Relaxed<'a> {
                 continue;
             }
             relaxed.locks.push(lock.address);
-            let first = relaxed.kinds.len();
+            let (first, begins) = (relaxed.kinds.len(), relaxed.begins.len());
             let mut threads: Vec<BTreeSet<ThreadId>> = Vec::new();
+            let mut counts: Vec<u64> = Vec::new();
             for at in lock.sections.clone() {
                 let section = &sections.all()[at];
                 let code = class[section.region.index()];
@@ -134,37 +152,69 @@ impl<'a> Relaxed<'a> {
                     .or_insert_with(|| {
                         relaxed.kinds.push((at, code));
                         threads.push(BTreeSet::new());
+                        counts.push(0);
                         relaxed.kinds.len() as u32 - 1
                     });
                 threads[kind as usize - first].insert(section.thread);
+                counts[kind as usize - first] += 1;
                 relaxed.begins.push((section.thread, section.acquire, kind));
             }
-            relaxed.find_free(first, &threads);
+            relaxed.find_free([first, begins], &threads, &counts);
         }
         relaxed.locks.sort_unstable();
         relaxed
     }
 
-    /// Which of the kinds from `first` on conflict with no section of another thread.
-    fn find_free(&mut self, first: usize, threads: &[BTreeSet<ThreadId>]) {
+    /// Which of a lock's kinds conflict with no section of another thread, and which with hardly any. The lock's are
+    /// the kinds from `first` on, and the sections from `begins` on.
+    fn find_free(
+        &mut self,
+        [first, begins]: [usize; 2],
+        threads: &[BTreeSet<ThreadId>],
+        counts: &[u64],
+    ) {
         let kinds = first..self.kinds.len();
-        let free: Vec<bool> = kinds
-            .clone()
-            .map(|kind| {
-                let mine = &threads[kind - first];
-                let several = |other: usize| {
-                    mine.len() > 1
-                        || mine.iter().any(|t| {
-                            threads[other - first].len() > 1 || !threads[other - first].contains(t)
-                        })
-                };
-                kinds.len() <= KINDS
-                    && !kinds
-                        .clone()
-                        .any(|other| several(other) && self.needs(kind as u32, other as u32))
-            })
-            .collect();
-        self.free.extend(free);
+        if kinds.len() > KINDS {
+            self.free.extend(kinds.clone().map(|_| false));
+            let seldom = self.seldom(begins);
+            let lockless: Vec<bool> =
+                kinds.map(|kind| seldom.contains(&self.kinds[kind].1)).collect();
+            self.lockless.extend(lockless);
+            return;
+        }
+        let all: u64 = counts.iter().sum();
+        for kind in kinds.clone() {
+            let needing = kinds.clone().filter(|&other| {
+                of_others(&threads[kind - first], &threads[other - first])
+                    && self.needs(kind as u32, other as u32)
+            });
+            let met: u64 = needing.map(|other| counts[other - first]).sum();
+            self.free.push(met == 0);
+            self.lockless.push(met.saturating_mul(SELDOM) <= all);
+        }
+    }
+
+    /// Of a lock's sections, from this one on: the classes of code that hardly conflict with other threads' sections,
+    /// as far as a sample shows it.
+    fn seldom(&self, begins: usize) -> BTreeSet<u32> {
+        let all = &self.begins[begins..];
+        let mut of_code: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+        for (at, (_, _, kind)) in all.iter().enumerate() {
+            of_code.entry(self.kinds[*kind as usize].1).or_default().push(at);
+        }
+        let hardly_conflict = |code: &[usize]| {
+            let (mut pairs, mut needing) = (0u64, 0u64);
+            for &at in sample(code, SAMPLE[0]) {
+                let (thread, _, kind) = all[at];
+                for &(_, _, other) in sample(all, SAMPLE[1]).filter(|other| other.0 != thread) {
+                    pairs += 1;
+                    needing += u64::from(self.needs(kind, other));
+                }
+            }
+            needing * SELDOM <= pairs
+        };
+        of_code.retain(|_, code| hardly_conflict(code));
+        of_code.into_keys().collect()
     }
 
     /// Whether a lock, or an atomic instruction in its place, is needed between two kinds.
@@ -204,8 +254,13 @@ impl<'a> Relaxed<'a> {
         self.verdicts.get((a.min(b), a.max(b)), || self.excludes(a, b))
     }
 
-    /// Whether sections of this kind exclude nobody, so that they need no lock.
+    /// Whether sections of this kind exclude nobody.
     pub fn is_free(&self, kind: u32) -> bool {
         self.free[kind as usize]
+    }
+
+    /// Whether sections of this kind exclude nobody, or hardly ever somebody, so that they pay for no lock.
+    pub fn is_lockless(&self, kind: u32) -> bool {
+        self.lockless[kind as usize]
     }
 }

@@ -11,6 +11,7 @@ use refrain_trace::{Access, EventId, EventKind::*, ThreadId};
 use refrain_transform::{
     Arrival, Basis, Cores, Group, Options, Plan, Relaxed, Replayer, Report, Setting, measure, rank,
 };
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const L: u64 = 0x1000;
 const M: u64 = 0x2000;
@@ -40,8 +41,8 @@ impl Conflicts for Exclusions<'_> {
         self.0.conflict(a, b)
     }
 
-    fn is_free(&self, class: u32) -> bool {
-        self.0.is_free(class)
+    fn is_lockless(&self, class: u32) -> bool {
+        self.0.is_lockless(class)
     }
 }
 
@@ -248,6 +249,69 @@ fn true_contention_gains_nothing_to_the_tick() {
     assert_eq!((gain.least_ns, gain.likely_ns, gain.most_ns), (0, 0, 0));
     assert!(gain.is_none());
     assert_eq!(measured.ulcp_free_ns, Some(measured.original_ns));
+}
+
+/// Remembers how many sections pay for a lock without unnecessary contention.
+struct Paying(ByArrival, AtomicU64);
+
+impl Replayer for Paying {
+    fn replay(
+        &mut self,
+        plan: Option<&Plan>,
+        cores: Cores,
+        visit: &mut dyn FnMut(ThreadId, EventId, u64, u64),
+    ) -> Result<u64, String> {
+        self.0.replay(plan, cores, visit)
+    }
+
+    fn arrive(&self, relaxed: Option<&Relaxed<'_>>, setting: Setting) -> Result<Arrival, String> {
+        if let Some(relaxed) = relaxed {
+            let sections = relaxed.sections().iter();
+            let paying = sections.filter(|(_, _, kind)| !relaxed.is_lockless(*kind)).count();
+            self.1.fetch_min(paying as u64, Ordering::Relaxed);
+        }
+        self.0.arrive(relaxed, setting)
+    }
+
+    fn recorded(&self) -> Option<u64> {
+        self.0.recorded()
+    }
+
+    fn nanoseconds(&self, ticks: u64) -> u64 {
+        self.0.nanoseconds(ticks)
+    }
+}
+
+fn paying(r: &Recording) -> u64 {
+    let mut replayer = Paying(ByArrival::of(r, 2), AtomicU64::new(u64::MAX));
+    measure(&r.sections(), &mut replayer, &Options::default()).expect("replays");
+    replayer.1.into_inner()
+}
+
+#[test]
+fn sections_do_not_pay_for_a_rare_one_that_they_conflict_with() {
+    let with = |rounds: u64, written: u64, words: u64| {
+        let mut r = Recording::new(2);
+        r.share(X, 8 * words as u16);
+        for round in 0..rounds {
+            for thread in 0..2 {
+                r.lock(thread, 100, L, 0x100);
+                if round < written {
+                    r.write(thread, X, 8);
+                }
+                r.read(thread, X + round % words * 8, 8);
+                r.unlock(thread, 200, L, 0x110);
+            }
+        }
+        ends(&mut r);
+        paying(&r)
+    };
+    assert_eq!(with(1500, 0, 1), 0, "nobody writes");
+    assert_eq!(with(1500, 1, 1), 2, "who writes conflicts with all");
+    assert_eq!(with(1500, 10, 1), 3000, "too many write");
+    // Every section is of a kind of its own.
+    assert_eq!(with(1500, 0, 1500), 0);
+    assert_eq!(with(1500, 1500, 1500), 3000);
 }
 
 #[test]

@@ -23,7 +23,7 @@ pub(crate) fn run(args: &Transform, session: &Session) -> Outcome {
 fn report(trace: &Trace, transformed: TransformedTrace) -> Report {
     let TransformedTrace { path, old, record, worth } = transformed;
     let header = trace.header();
-    let (_, latencies) = calibration::costs(header.machine.latencies, header.tsc_hz);
+    let (_, latencies) = calibration::costs(&header.machine, header.tsc_hz);
     let cores = worth.cores;
     Report {
         command: header.argv.join(" "),

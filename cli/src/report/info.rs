@@ -5,17 +5,21 @@ use super::table::{self, Column};
 use crate::output::Style;
 use refrain_session::info::Info;
 use refrain_trace::harmless::escape;
-use refrain_trace::{Latencies, Order};
+use refrain_trace::{Latencies, Locking, Order};
 
 fn machine(report: &Info) -> String {
     let cores = counted(report.cores.into(), "core");
     let mut text = format!("{}, {cores}, Linux {}", report.cpu, report.kernel);
+    let time = |ns: u64| duration(signed(ns));
     if let Some(Latencies { handoff_ns, wake_ns }) = report.latencies {
-        let time = |ns: u64| duration(signed(ns));
         text += &format!("; hand-off {}", time(handoff_ns));
         if wake_ns > 0 {
             text += &format!(", wake-up {}", time(wake_ns));
         }
+    }
+    if let Some(Locking { native_ns, held_ns, free_ns }) = report.locking {
+        let recorded = held_ns.saturating_add(free_ns);
+        text += &format!("; a lock {}, recorded {}", time(native_ns), time(recorded));
     }
     text
 }

@@ -5,6 +5,7 @@
 //! on with the next work), directly if it never waited, else after being woken and given a core.
 //! An event's effects on others are put on work lists, so that grants never recurse.
 
+use super::line;
 use super::logical::Clocks;
 use super::objects::{NOBODY, State};
 use super::threads::{Phase, Reason, Then, Thread, Waiter};
@@ -35,7 +36,7 @@ pub(super) struct Engine<'a, S, V> {
     pub(super) glibc: bool,
     pub(super) in_order: bool,
     noise: Option<Noise>,
-    wakings: Wakings<'a>,
+    pub(super) wakings: Wakings<'a>,
     /// For a scheduler that looks at all threads.
     pub(super) clocks: Clocks,
     /// For whom held requests wait, as the scheduler said last.
@@ -198,10 +199,12 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
         }
         if thread.then == Then::Retry {
             thread.then = Then::Work;
-        } else {
+        } else if !thread.fetched {
             thread.arrived = self.now;
         }
-        self.arrive(id);
+        if !(self.glibc && self.fetches(id)) {
+            self.arrive(id);
+        }
     }
 
     /// A thread on a core stands before the event in hand.
@@ -245,6 +248,7 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
         let dozes = self.glibc && patience > 0 && thread.costs.is_empty();
         if dozes && matches!(thread.reason, Reason::Object { .. }) {
             thread.phase = Phase::Dozing;
+            let patience = self.wakings.around(patience);
             self.timers.set(id, self.now.saturating_add(patience));
         } else {
             thread.phase = Phase::Waiting;
@@ -271,6 +275,7 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
             self.threads[id].marks = true;
             let back = self.config.costs.back;
             if back > 0 {
+                let back = self.wakings.around(back);
                 self.threads[id].returns = true;
                 self.timers.set(id, self.now.saturating_add(back));
                 return;
@@ -441,23 +446,17 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
         !code.possesses() && !reads
     }
 
-    /// What a lock costs beyond the instructions that take or release it: its cache line comes from
-    /// another core, or somebody sleeps, or might, and is to be woken (`FUTEX_WAKE`).
+    /// What a release costs beyond its instructions: somebody sleeps, or might, and is to be woken
+    /// (`FUTEX_WAKE`).
     fn pay(&mut self, id: usize, operation: Operation, opens: bool) -> u64 {
-        let Costs { travel, vain, .. } = self.config.costs;
         let thread = &self.threads[id];
         let state = &mut self.objects[operation.object()];
-        let acquires =
-            operation.code.possesses() || matches!(operation.code, Code::Read | Code::SemWait);
-        if acquires {
+        if line::takes(operation.code) {
             // Who has waited for it does not know whether others sleep.
             state.sought |= thread.roused || thread.marks;
-            let came = std::mem::replace(&mut state.latest, id as u32);
-            let comes = came != id as u32 && came != NOBODY && !thread.lockless;
-            return if comes { travel } else { 0 };
+            return 0;
         }
-        let releases = matches!(operation.code, Code::Unlock | Code::CondRelease | Code::SemPost);
-        if !(opens && releases && state.sought) {
+        if !(opens && line::gives_back(operation.code) && state.sought) {
             return 0;
         }
         let mut next = state.first;
@@ -470,7 +469,7 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
         }
         // Nobody sleeps (yet): the call was in vain.
         state.sought = false;
-        vain
+        self.wakings.around(self.config.costs.vain)
     }
 
     /// A try that failed: would it have, here?
@@ -510,6 +509,7 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
         thread.slept = false;
         let roused = std::mem::take(&mut thread.roused);
         thread.marks = false;
+        thread.fetched = false;
         thread.lockless = false;
         thread.edges_waited = 0;
         thread.awaited = 0;
@@ -562,7 +562,7 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
 
     /// On a core: works until the next event or the end of the slice.
     #[inline]
-    fn work(&mut self, id: usize) {
+    pub(super) fn work(&mut self, id: usize) {
         let thread = &mut self.threads[id];
         thread.phase = Phase::Running;
         let mut span = thread.remaining;

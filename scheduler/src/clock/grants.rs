@@ -86,6 +86,7 @@ impl<S: Scheduler, V: Visitor> Engine<'_, S, V> {
         }
         self.threads[id].taken = self.objects[object as usize].taken_for(code, self.now);
         self.threads[id].reason = Reason::Object { object };
+        self.threads[id].fetched = false;
         self.enlist(id, object);
         if self.global {
             // Who reacts to what others have done is not alone: `settle_others` asks when all have

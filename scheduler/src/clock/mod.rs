@@ -12,6 +12,7 @@
 mod deadlock;
 mod engine;
 mod grants;
+mod line;
 mod logical;
 mod objects;
 mod threads;

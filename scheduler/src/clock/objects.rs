@@ -1,5 +1,6 @@
 //! The state of an object: who holds it, what it counts, who waits, and for how long it was held.
 
+use super::line::Line;
 use crate::skeleton::{Code, LOWERS, Object, READS};
 
 /// No thread.
@@ -29,8 +30,8 @@ pub(super) struct State {
     /// Somebody sleeps for it, or is about to: who releases it makes a system call. Only for
     /// schedulers that wake before they grant.
     pub(super) sought: bool,
-    /// Who had it last.
-    pub(super) latest: u32,
+    /// Where its cache line is.
+    pub(super) line: Line,
     /// How many of them compete without a rank.
     pub(super) unranked: u32,
     /// The thread with the next rank, in a replay in the recorded order.
@@ -81,7 +82,7 @@ impl State {
             counters: 0,
             passers: 0,
             sought: false,
-            latest: NOBODY,
+            line: Line::NOWHERE,
             unranked: 0,
             next: object.first,
             taken: Span::EMPTY,

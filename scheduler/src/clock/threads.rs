@@ -137,6 +137,8 @@ pub(super) struct Thread<'a> {
     pub(super) roused: bool,
     /// It has waited for the object of the event in hand: glibc's lock word says that others may, too.
     pub(super) marks: bool,
+    /// The lock's cache line has been asked for, for the event in hand.
+    pub(super) fetched: bool,
     /// It did not sleep, and is on its way back from the system call.
     pub(super) returns: bool,
     /// The event in hand needs no lock: it conflicts with nobody's.
@@ -180,6 +182,7 @@ impl<'a> Thread<'a> {
             slept: false,
             roused: false,
             marks: false,
+            fetched: false,
             returns: false,
             lockless: false,
             edges_waited: 0,

@@ -33,9 +33,8 @@ pub(super) struct Predictor {
     arriving: Contracted,
     with_recording: Contracted,
     shown: Shown,
-    /// By which factor threads are awake longer than is known, in the recorded run and in the program's
-    /// own ([`Predictor::fit`]).
-    patient: [u32; 2],
+    /// By which factor threads are awake longer than is known, in the recorded run ([`Predictor::fit`]).
+    patient: u32,
 }
 
 impl Predictor {
@@ -45,16 +44,17 @@ impl Predictor {
         let predicting = |builder: Builder| builder.recorded_on(cores).predicting();
         let recorded = |builder| predicting(builder).with_recording();
         let (recorded, _) = Skeleton::read(trace, made, recorded)?;
-        let own = |builder| predicting(builder).without_recording();
+        let locking = trace.header().machine.locking;
+        let own = |builder| predicting(builder).without_recording(locking);
         let (own, shown) = Skeleton::read(trace, made, own)?;
         let mut predictor = Predictor {
             arriving: own.reduced.contracted(&own.config.costs),
             with_recording: recorded.reduced.contracted(&own.config.costs),
             own,
             shown,
-            patient: [PLAIN; 2],
+            patient: PLAIN,
         };
-        predictor.patient = [RECORDED, 0].map(|trial| predictor.fit(trial));
+        predictor.patient = predictor.fit();
         Ok(predictor)
     }
 
@@ -68,11 +68,11 @@ impl Predictor {
         if trial == RECORDED { &self.with_recording } else { &self.arriving }
     }
 
-    /// By which factor threads are awake longer than is known, such that as many waits of the arrival
-    /// model sleep as of the recording, for as long. Two threads that meet at a lock may go on taking
+    /// By which factor threads are awake longer than is known, such that as many waits of the arrival model of the
+    /// recorded run sleep as of the recording, for as long. Two threads that meet at a lock may go on taking
     /// turns at it without sleeping, or may each sleep again and again; which of both they do depends on
     /// some tens of nanoseconds that no trace shows, but the recording shows what they did.
-    fn fit(&self, trial: u32) -> u32 {
+    fn fit(&self) -> u32 {
         let (slept, slept_for) = self.shown.slept;
         // Where threads wait for cores, that is what decides. The first thread mostly waits for others.
         let crowded = self.own.reduced.threads() > self.own.config.cores as usize + 1;
@@ -80,7 +80,7 @@ impl Predictor {
             return PLAIN;
         }
         let away = |factor: u32| {
-            let run = self.arrive_with(&Constraints::none(), Setting::of(trial), factor);
+            let run = self.arrive_with(&Constraints::none(), Setting::of(RECORDED), factor);
             let threads = run.ok()?.threads;
             let count = threads.iter().map(|account| account.slept).sum();
             let time = threads.iter().map(|account| account.slept_for).sum();
@@ -197,15 +197,8 @@ impl Replayer for Predictor {
     }
 
     fn arrive(&self, relaxed: Option<&Relaxed<'_>>, setting: Setting) -> Result<Arrival, String> {
-        let [recorded, own] = self.patient;
-        // The recorder changes the run's rhythm. Without it, threads may sleep as often as they did in the
-        // recording, or as often as glibc's patience lets them, or something between.
-        let patient = match setting.trial {
-            RECORDED => recorded,
-            1 => own,
-            2 => PLAIN,
-            _ => own.midpoint(PLAIN),
-        };
+        // The recorder changes the run's rhythm: what fits the recorded run says nothing of the program's own.
+        let patient = if setting.trial == RECORDED { self.patient } else { PLAIN };
         let Some(relaxed) = relaxed else {
             let run = self.arrive_with(&Constraints::none(), setting, patient)?;
             return Ok(arrival(&run));
@@ -251,7 +244,7 @@ impl Conflicts for Exclusions<'_> {
         !self.0.is_free(a) && !self.0.is_free(b) && self.0.conflict(a, b)
     }
 
-    fn is_free(&self, class: u32) -> bool {
-        self.0.is_free(class)
+    fn is_lockless(&self, class: u32) -> bool {
+        self.0.is_lockless(class)
     }
 }

@@ -64,7 +64,8 @@ impl Skeleton {
     /// The same, with these locks that the program makes itself.
     pub(super) fn own_time(trace: &Trace, made: &Made) -> crate::Result<Skeleton> {
         let cores = trace.header().machine.cores;
-        let mode = |builder: Builder| builder.recorded_on(cores).without_recording();
+        let locking = trace.header().machine.locking;
+        let mode = |builder: Builder| builder.recorded_on(cores).without_recording(locking);
         Ok(Skeleton::read(trace, made, mode)?.0)
     }
 
@@ -107,7 +108,7 @@ impl Skeleton {
             );
         }
         let reduced = builder.finish().context("the trace cannot be replayed in virtual time")?;
-        let (costs, latencies) = calibration::costs(header.machine.latencies, ticks_per_second);
+        let (costs, latencies) = calibration::costs(&header.machine, ticks_per_second);
         let mut typical = Config::typical(header.machine.cores.max(1), ticks_per_second);
         typical.quantum = typical.quantum.max(recorded / SLICES);
         let wakings = shown.wakings.iter();

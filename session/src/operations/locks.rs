@@ -47,7 +47,7 @@ impl Session {
         Ok(Ranking {
             command: header.argv.join(" "),
             cores: u64::from(header.machine.cores.max(1)),
-            latencies: calibration::costs(header.machine.latencies, header.tsc_hz).1,
+            latencies: calibration::costs(&header.machine, header.tsc_hz).1,
             recorded_ns: extent.recorded_ns,
             events: extent.events,
             events_recorded: extent.recorded,

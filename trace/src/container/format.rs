@@ -30,7 +30,7 @@
 use crate::error::{ChunkAt, Error, Result};
 
 /// Version of the file format that this crate writes, and the only one that it reads.
-pub const FORMAT_VERSION: u32 = 15;
+pub const FORMAT_VERSION: u32 = 16;
 
 /// First bytes of a trace. Not text, so that a transfer in text mode shows.
 pub(crate) const MAGIC: [u8; 8] = *b"\x89refrain";

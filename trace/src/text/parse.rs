@@ -6,7 +6,7 @@ use super::lex::{
 use super::parse_event::EventParser;
 use crate::container::{MAX_MODULES, MAX_THREADS, PAGE};
 use crate::{
-    BlobId, CausalEdge, CodeBlock, Ending, Error, Footer, FreedSection, Header, Latencies,
+    BlobId, CausalEdge, CodeBlock, Ending, Error, Footer, FreedSection, Header, Latencies, Locking,
     MappedFile, Mapping, Module, Order, OwnedTrace, Transformed,
 };
 
@@ -81,6 +81,9 @@ impl Parser {
                 "kernel" => header.machine.kernel = string(value)?,
                 "handoff_ns" => latencies(header).handoff_ns = number(value)?,
                 "wake_ns" => latencies(header).wake_ns = number(value)?,
+                "native_ns" => locking(header).native_ns = number(value)?,
+                "held_ns" => locking(header).held_ns = number(value)?,
+                "free_ns" => locking(header).free_ns = number(value)?,
                 "hz" => header.tsc_hz = number(value)?,
                 "start" => header.tsc_start = number(value)?,
                 "unix_ns" => header.started_unix_ns = number(value)?,
@@ -306,4 +309,9 @@ fn single<'a>(words: &[&'a str]) -> Result<&'a str> {
 /// The latencies of the header's machine, which it has from now on.
 fn latencies(header: &mut Header) -> &mut Latencies {
     header.machine.latencies.get_or_insert_default()
+}
+
+/// What a lock takes on the header's machine, which is known from now on.
+fn locking(header: &mut Header) -> &mut Locking {
+    header.machine.locking.get_or_insert_default()
 }

@@ -7,8 +7,8 @@ use crate::container::MAX_THREADS;
 use crate::payload::{Effect, SyscallRecord, Window};
 use crate::{
     CausalEdge, CodeBlock, Ending, Entry, Event, EventId, EventKind, Footer, FreedSection,
-    HAS_PAYLOAD, Header, Latencies, Machine, MappedFile, Mapping, Module, NO_TICKET, Order,
-    OwnedTrace, ThreadId, Transformed, UNFINISHED, order,
+    HAS_PAYLOAD, Header, Latencies, Locking, Machine, MappedFile, Mapping, Module, NO_TICKET,
+    Order, OwnedTrace, ThreadId, Transformed, UNFINISHED, order,
 };
 use std::fmt::{Formatter, Result, Write};
 
@@ -64,7 +64,7 @@ fn print_header(header: &Header, f: &mut Formatter<'_>) -> Result {
         program,
         cwd,
         recorder,
-        machine: Machine { cpu, cores, kernel, latencies },
+        machine: Machine { cpu, cores, kernel, latencies, locking },
         processor,
         tsc_hz,
         tsc_start,
@@ -81,6 +81,9 @@ fn print_header(header: &Header, f: &mut Formatter<'_>) -> Result {
     write!(f, "machine cpu={cpu:?} cores={cores} kernel={kernel:?}")?;
     if let Some(Latencies { handoff_ns, wake_ns }) = latencies {
         write!(f, " handoff_ns={handoff_ns} wake_ns={wake_ns}")?;
+    }
+    if let Some(Locking { native_ns, held_ns, free_ns }) = locking {
+        write!(f, " native_ns={native_ns} held_ns={held_ns} free_ns={free_ns}")?;
     }
     writeln!(f)?;
     if !processor.is_empty() {

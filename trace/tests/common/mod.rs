@@ -7,8 +7,8 @@ use refrain_trace::container::PAGE;
 use refrain_trace::payload::{Effect, SyscallRecord, Window, Write};
 use refrain_trace::{
     BlobId, CausalEdge, CodeBlock, Ending, Entry, Event, EventKind, Footer, FreedSection, Header,
-    Latencies, Machine, MappedFile, Mapping, Module, Order, OwnedEvent, OwnedTrace, ThreadId,
-    Transformed,
+    Latencies, Locking, Machine, MappedFile, Mapping, Module, Order, OwnedEvent, OwnedTrace,
+    ThreadId, Transformed,
 };
 
 /// Numbers as programs have them: small ones, addresses, extremes.
@@ -86,13 +86,17 @@ fn header() -> impl Strategy<Value = Header> {
     let latencies = prop::option::of((number(), number()));
     let latencies =
         latencies.prop_map(|l| l.map(|(handoff_ns, wake_ns)| Latencies { handoff_ns, wake_ns }));
-    let parts = (strings, numbers, latencies, vec(mapping, 0..3));
-    parts.prop_map(|(strings, (cores, n), latencies, mappings)| Header {
+    let locking = prop::option::of((number(), number(), number()));
+    let locking = locking.prop_map(|locking| {
+        locking.map(|(native_ns, held_ns, free_ns)| Locking { native_ns, held_ns, free_ns })
+    });
+    let parts = (strings, numbers, latencies, locking, vec(mapping, 0..3));
+    parts.prop_map(|(strings, (cores, n), latencies, locking, mappings)| Header {
         argv: strings.0,
         program: strings.1,
         cwd: strings.2,
         recorder: strings.3,
-        machine: Machine { cpu: strings.4, cores, kernel: strings.5, latencies },
+        machine: Machine { cpu: strings.4, cores, kernel: strings.5, latencies, locking },
         processor: strings.6,
         tsc_hz: n[0],
         tsc_start: n[1],

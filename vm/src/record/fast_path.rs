@@ -11,6 +11,7 @@
 //! storage of the host, allocate, or panic.
 
 mod condition;
+pub(crate) mod measured;
 mod rwlock;
 mod semaphore;
 

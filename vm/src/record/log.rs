@@ -9,8 +9,12 @@
 //! system call that it waits in. So a recorder that is killed leaves all that happened before the
 //! writer's last round.
 
+mod at_work;
+mod prepared;
 mod writer;
 
+use at_work::AtWork;
+pub(crate) use prepared::Prepared;
 use writer::LOOKS;
 pub(crate) use writer::{Start, WriterThread, Written, start};
 
@@ -20,7 +24,7 @@ use crate::engine::OrderedKind;
 use crate::host;
 use crate::order::{Filter, LastMet};
 use crate::record::presence::Presence;
-use crossbeam::channel::{Receiver, Sender};
+use crossbeam::channel::{Receiver, Sender, bounded};
 use refrain_trace::payload::{self, SyscallRecord};
 use refrain_trace::{
     BlobId, Event, EventKind, Footer, HAS_PAYLOAD, Module, Order, ThreadId, UNFINISHED,
@@ -85,6 +89,7 @@ struct Shared {
     /// Nothing is kept: this is a child process, without the writer, or the writer has given up.
     silent: AtomicBool,
     barrier: Barrier,
+    at_work: AtWork,
     /// The streams, in the order of the threads' ids. While a thread holds this lock, no other thread visits or
     /// closes streams, and none forks.
     streams: Mutex<Vec<Arc<ThreadLog>>>,
@@ -126,9 +131,33 @@ impl Log {
         self.send(Message::Finish(footer));
     }
 
+    /// A log that nobody writes.
+    pub(crate) fn unread() -> Log {
+        let ((to_writer, _), (_, empties)) = (bounded(0), bounded(0));
+        Log { to_writer, empties, shared: Arc::default() }
+    }
+
+    /// A stream with room for so many events, which is no stream of the recording.
+    pub(crate) fn unlisted(
+        &self,
+        thread: ThreadId,
+        presence: Presence,
+        room: usize,
+    ) -> Box<ThreadLog> {
+        let mut stream = self.new_stream(thread, presence);
+        stream.state.get_mut().chunk.events.reserve(room);
+        Box::new(stream)
+    }
+
     /// The stream of a new thread.
     pub(crate) fn stream(&self, thread: ThreadId, presence: Presence) -> Arc<ThreadLog> {
-        let stream = Arc::new(ThreadLog {
+        let stream = Arc::new(self.new_stream(thread, presence));
+        self.streams().push(stream.clone());
+        stream
+    }
+
+    fn new_stream(&self, thread: ThreadId, presence: Presence) -> ThreadLog {
+        ThreadLog {
             thread,
             presence,
             log: self.clone(),
@@ -142,12 +171,11 @@ impl Log {
                 accesses: None,
                 counted: 0,
                 last: 0,
+                writer: 0,
                 pending: None,
                 told: false,
             }),
-        });
-        self.streams().push(stream.clone());
-        stream
+        }
     }
 
     /// Appends an event to the stream of another thread, behind as many of its accesses as `place` says. `place` is
@@ -337,6 +365,8 @@ struct State {
     counted: u64,
     /// When the last event ended.
     last: u64,
+    /// For how long the writer had been at work then.
+    writer: u64,
     /// A system call that has its ticket, but has not returned.
     pending: Option<(Event, SyscallRecord)>,
     /// Whether the pending call has been written.
@@ -412,6 +442,7 @@ impl<'a> Busy<'a> {
     /// Appends an event without a payload.
     #[inline]
     pub(crate) fn push(&mut self, event: Event) {
+        let event = self.0.without_writer(self.state(), event);
         self.state().push(event);
     }
 
@@ -419,39 +450,21 @@ impl<'a> Busy<'a> {
     #[inline]
     pub(crate) fn push_open(&mut self, event: Event) {
         self.0.unsettled.store(true, Ordering::Relaxed);
-        self.state().push(event);
+        self.push(event);
     }
 
     /// Writes an event into the room behind the chunk's last event, for a thread that will have to append it
     /// quickly. `None` if there [is no room](Self::has_room).
     #[inline]
     pub(crate) fn prepare(mut self, event: Event) -> Option<Prepared<'a>> {
+        let log = self.0;
         let state = self.state();
+        let event = log.without_writer(state, event);
         let unrecorded = state.made() - state.counted;
         let room = state.chunk.events.spare_capacity_mut();
         host::prefetch_to_write(room.as_ptr().wrapping_add(AHEAD));
         room.first_mut()?.write(Event { unrecorded, ..event });
         Some(Prepared(self))
-    }
-}
-
-/// An event that lies behind the last event of its stream's chunk, and is not part of the stream yet.
-pub(crate) struct Prepared<'a>(Busy<'a>);
-
-impl Prepared<'_> {
-    /// Appends the event, completed.
-    #[inline]
-    pub(crate) fn append(mut self, complete: impl FnOnce(&mut Event)) {
-        let State { chunk, polling, counted, last, .. } = self.0.state();
-        let length = chunk.events.len();
-        // SAFETY: `Busy::prepare`, which alone makes a `Prepared`, has found room for the event there and
-        // written it, and as long as the `Busy` lives, nobody else is at the chunk.
-        unsafe { chunk.events.set_len(length + 1) };
-        let event = &mut chunk.events[length];
-        complete(event);
-        *counted += event.unrecorded;
-        *polling = None;
-        *last = event.end;
     }
 }
 
@@ -511,6 +524,11 @@ impl State {
 }
 
 impl ThreadLog {
+    /// When the events in the stream began that are not written yet. Nobody is appending.
+    pub(crate) fn times(mut self: Box<Self>) -> Vec<u64> {
+        self.state.get_mut().chunk.events.iter().map(|event| event.begin).collect()
+    }
+
     /// What the thread met last, for its own use while it is not appending. Visitors leave it alone.
     pub(crate) fn last_met(&self) -> *mut LastMet {
         // SAFETY: only this field is borrowed, and only for reading. Nobody but the calling thread
@@ -525,6 +543,16 @@ impl ThreadLog {
         if let Ok(mut busy) = self.enter() {
             busy.state().accesses = Some(filter);
         }
+    }
+
+    /// An event of the thread's, whose work before it does not count what the writer had of the core meanwhile.
+    #[inline]
+    fn without_writer(&self, state: &mut State, mut event: Event) -> Event {
+        // Nobody knows when a thread's first work began.
+        let from = if state.last == 0 { event.begin } else { state.last };
+        let (from, to) = (from.saturating_add(event.overhead), event.begin);
+        event.overhead += self.log.shared.at_work.during(from, to, &mut state.writer);
+        event
     }
 
     /// Begins to append, unless somebody else is at the stream; only the guest thread itself may, and only in
@@ -584,6 +612,7 @@ impl ThreadLog {
             event.flags |= HAS_PAYLOAD;
             payload::push(&mut state.chunk.payloads, record);
         }
+        let event = self.without_writer(state, event);
         state.push(event);
         Ok(())
     }

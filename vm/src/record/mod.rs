@@ -299,14 +299,17 @@ pub(crate) fn absolute(path: &Path) -> String {
 fn header(options: &RecordOptions, image: &loader::Image, mappings: Vec<Mapping>) -> Header {
     let text = |s: &std::ffi::OsString| s.to_string_lossy().into_owned();
     let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let tsc_hz = host::ticks_per_second();
+    let locking = fast_path::measured::measure(tsc_hz);
+    let machine = MachineInfo { locking, ..options.machine.clone() };
     Header {
         argv: options.command.argv.iter().map(text).collect(),
         program: absolute(&image.files[0].path),
         cwd: std::env::current_dir().map(|d| d.to_string_lossy().into_owned()).unwrap_or_default(),
         recorder: options.recorder.clone(),
-        machine: options.machine.clone(),
+        machine,
         processor: options.processor.names(),
-        tsc_hz: host::ticks_per_second(),
+        tsc_hz,
         tsc_start: host::ticks(),
         started_unix_ns: started.as_nanos() as u64,
         entry: image.entry.clone(),
@@ -315,7 +318,8 @@ fn header(options: &RecordOptions, image: &loader::Image, mappings: Vec<Mapping>
     }
 }
 
-/// The machine that recordings made here name. Its latencies are the caller's to know.
+/// The machine that recordings made here name. Its latencies are the caller's to know; what locks take is measured
+/// by each recording.
 pub fn this_machine() -> MachineInfo {
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let cpu = cpuinfo
@@ -329,6 +333,7 @@ pub fn this_machine() -> MachineInfo {
         cores: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
         kernel: kernel.trim().to_owned(),
         latencies: None,
+        locking: None,
     }
 }
 

@@ -138,12 +138,16 @@ impl<F: Write + Truncate, B: Fn() -> Vec<CodeBlock>> Desk<F, B> {
     fn write_all(&mut self) -> Result<()> {
         let mut pause = FIRST_ROUND;
         let mut next = Instant::now() + pause;
+        self.shared.at_work.begin();
         loop {
             if reserve::is_given_up() {
                 let answer = io::Error::from_raw_os_error(libc::ENOMEM);
                 return Err(Error::host("the recorder has no memory left")(answer));
             }
-            let message = match self.messages.recv_deadline(next) {
+            self.shared.at_work.end();
+            let message = self.messages.recv_deadline(next);
+            self.shared.at_work.begin();
+            let message = match message {
                 Ok(Message::Finish(footer)) => return self.finish(&footer),
                 Ok(message) => Some(message),
                 Err(RecvTimeoutError::Timeout) => None,
