@@ -366,7 +366,7 @@ impl Signals {
     /// that most programs ignore are left out: nobody waits for their handlers.
     pub(crate) fn due(&self) -> Option<Due> {
         let state = self.lock();
-        let process = bits(&state.pending);
+        let process = state.pending_for_handlers();
         let all = state.threads.values().map(|thread| thread.could_take(process));
         let idle = MAY_BE_IGNORED.iter().fold(0, |set, &signal| set | bit(signal as u64));
         let signals = all.fold(0, |set, takes| set | takes) & !idle;
@@ -377,7 +377,7 @@ impl Signals {
     /// to it before the others does.
     pub(crate) fn call_everybody(&self) {
         let state = self.lock();
-        let process = bits(&state.pending);
+        let process = state.pending_for_handlers();
         let could = state.threads.values().filter(|thread| thread.could_take(process) != 0);
         could.for_each(Thread::call);
     }
@@ -530,6 +530,8 @@ impl Signals {
                 self.arrived.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         };
         state.of(thread).awaited = 0;
+        // What has come meanwhile was left to this thread, which has not taken it.
+        state.call_for_pending();
         taken
     }
 
@@ -680,10 +682,27 @@ impl State {
         self.files.take_back(left);
     }
 
+    /// Signals of which the first thread that does not block them waits for them in a call, as the kernel looks
+    /// through the threads: while one waits, it does not block them, and the main thread comes first. They wake
+    /// that thread alone.
+    fn left_to_waiters(&self) -> u64 {
+        let (mut awaited, mut others) = (0, 0);
+        for thread in self.threads.values() {
+            awaited |= thread.awaited & !others;
+            others |= !thread.mask & !awaited;
+        }
+        awaited
+    }
+
+    /// What is pending for the process and not left to a thread that waits for it.
+    fn pending_for_handlers(&self) -> u64 {
+        bits(&self.pending) & !self.left_to_waiters()
+    }
+
     /// Calls a thread for each signal that somebody could handle now: the first thread that does
     /// not block it, as the kernel prefers the main thread.
     fn call_for_pending(&mut self) {
-        let mut left = bits(&self.pending);
+        let mut left = self.pending_for_handlers();
         for thread in self.threads.values() {
             let takes = thread.could_take(left);
             left &= !takes;
@@ -703,8 +722,10 @@ impl State {
     /// The next signal that a thread must do something about; ignored ones are dropped.
     fn due(&mut self, thread: ThreadId) -> Option<u64> {
         let unblocked = !self.of(thread).mask;
+        let shared = !self.left_to_waiters();
         loop {
-            let number = self.peek(thread, unblocked)?;
+            let own = bits(&self.of(thread).pending);
+            let number = self.peek(thread, unblocked & (own | shared))?;
             if self.disposition(number) != Delivery::None {
                 return Some(number);
             }

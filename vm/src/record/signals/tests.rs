@@ -99,6 +99,26 @@ fn whoever_comes_first_takes_what_the_main_thread_does_not() {
 }
 
 #[test]
+fn what_the_main_thread_waits_for_is_nobody_elses() {
+    let (signals, _, other) = two_threads();
+    let set = bit(15);
+    signals.action(15, Some([0x1000, 0, 0, 0]));
+    signals.mask(MAIN, Some(set));
+    signals.lock().of(MAIN).awaited = set;
+    assert_eq!(signals.send(Target::Process, signal(15)), Delivery::None);
+    assert!(!other.is_raised() && signals.due().is_none());
+    signals.call_everybody();
+    assert!(!other.is_raised() && signals.take(OTHER).is_none());
+    assert_eq!(signals.wait(MAIN, set, Some(Duration::ZERO)), Ok(Some(signal(15))));
+    // A waiter that takes another signal leaves this one to those who can handle it.
+    signals.lock().of(MAIN).awaited = set;
+    signals.send(Target::Process, signal(15));
+    assert!(!other.is_raised());
+    assert_eq!(signals.wait(MAIN, 0, Some(Duration::ZERO)), Ok(None));
+    assert!(other.is_raised() && matches!(signals.take(OTHER), Some(Taken::Handle(_))));
+}
+
+#[test]
 fn real_time_signals_queue_and_others_do_not() {
     let (signals, ..) = two_threads();
     signals.mask(MAIN, Some(!0));
