@@ -24,6 +24,13 @@ pub struct Races {
     /// not recorded: threads were computing when it forked, or there is too much of it.
     #[serde(default)]
     pub shares_memory: bool,
+    /// The program has mapped memory that other processes may have mapped, too, such as a memory file that is
+    /// sent over a socket. The recording does not have what these wrote there.
+    #[serde(default)]
+    pub unwatched: bool,
+    /// Later recordings of the program have that.
+    #[serde(default)]
+    pub watched: bool,
 }
 
 /// Two accesses of which one writes, and that nothing orders.
@@ -79,6 +86,7 @@ impl Races {
     pub fn lesson(&self) -> Option<Lesson> {
         match self.learned {
             _ if self.every_access => Some(Lesson::EveryAccess),
+            _ if self.watched => Some(Lesson::Memory),
             Some(new @ 1..) => Some(Lesson::Sites(new)),
             _ => self.learned_before.then_some(Lesson::Before),
         }
@@ -93,6 +101,8 @@ pub enum Lesson {
     Sites(u64),
     /// It watches what an earlier replay of the same recording has found.
     Before,
+    /// It has what other processes write to memory of the program.
+    Memory,
     /// It orders every access.
     EveryAccess,
 }
@@ -104,6 +114,7 @@ impl std::fmt::Display for Lesson {
             Lesson::Sites(1) => f.write_str("watches 1 more instruction"),
             Lesson::Sites(new) => write!(f, "watches {new} more instructions"),
             Lesson::Before => f.write_str("watches instructions that an earlier replay has found"),
+            Lesson::Memory => f.write_str("watches the memory that other processes may write to"),
             Lesson::EveryAccess => f.write_str("orders every access"),
         }
     }
@@ -130,6 +141,8 @@ mod tests {
         assert_eq!(races(Some(2), true, false), Some(Lesson::Sites(2)));
         assert_eq!(races(Some(0), true, false), Some(Lesson::Before));
         assert_eq!(races(Some(2), true, true), Some(Lesson::EveryAccess));
+        let unwatched = Races { learned: Some(0), watched: true, ..Races::default() };
+        assert_eq!(unwatched.lesson(), Some(Lesson::Memory));
         let said = [Lesson::Sites(1), Lesson::Sites(2)].map(|lesson| lesson.to_string());
         assert!(
             said[0].ends_with("1 more instruction") && said[1].ends_with("2 more instructions")

@@ -28,6 +28,9 @@ pub struct Profile {
     /// Programs as they are started, or, by their identities alone, in whatever way.
     #[serde(default)]
     pub programs: BTreeSet<String>,
+    /// Programs as they are started, of which is watched what other processes may have mapped of their memory.
+    #[serde(default)]
+    pub watched: BTreeSet<String>,
     /// By program as it is started: when the recordings were begun whose replays have diverged.
     #[serde(default)]
     pub recordings: BTreeMap<String, BTreeSet<u64>>,
@@ -41,7 +44,7 @@ impl Profile {
 
     /// How many sites and programs there are.
     pub fn count(&self) -> usize {
-        self.count_sites() + self.programs.len()
+        self.count_sites() + self.programs.len() + self.watched.len()
     }
 
     /// A replay of a `recording` of the program has diverged, and taught so many `new` sites; whether
@@ -56,6 +59,16 @@ impl Profile {
             self.every_access_of(program);
         }
         is_among(&self.programs, program)
+    }
+
+    /// A replay of a `recording` of the program has diverged, and taught so many `new` sites. Other processes may
+    /// have written to its memory, which that recording did not watch. If no site was new, the next recording
+    /// watches that memory before it orders every access; whether it does.
+    pub fn watches(&mut self, program: &str, recording: u64, new: usize) -> bool {
+        if new == 0 && !self.has_learned_of(program, recording) {
+            self.watched.insert(program.to_owned());
+        }
+        self.watched.contains(program)
     }
 
     fn every_access_of(&mut self, program: &str) {
@@ -89,6 +102,7 @@ impl Profile {
             self.sites.entry(id).or_default().extend(sites);
         }
         self.programs.extend(other.programs);
+        self.watched.extend(other.watched);
         self.count() - before
     }
 
@@ -181,6 +195,9 @@ mod tests {
         assert!(!known.has_learned_of("b", 4), "watching has not helped");
         known.forget("a");
         assert!(!known.diverged("a", 5, 1));
+        assert!(!known.watches("a", 5, 0), "what the recording has taught comes first");
+        assert!(!known.watches("a", 6, 1), "so do new sites");
+        assert!(known.watches("a", 7, 0) && known.watches("a", 7, 0));
         assert_eq!(known.programs, ["b".to_owned()].into());
     }
 

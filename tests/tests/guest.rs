@@ -367,6 +367,42 @@ fn memory_in_common_with_a_child_while_a_thread_computes() {
     }
 }
 
+/// A process that the program has not started writes to its memory. That is not watched for, until a replay has
+/// missed it.
+#[test]
+fn memory_in_common_with_a_process_from_outside() {
+    for order in ["sync", "stride"] {
+        let bench = bench();
+        bench.cc(include_str!("../guest/common_outside.c"), &["-O1", "-pthread", "-o", "program"]);
+        let memory = format!("/dev/shm/refrain-{}-{order}", std::process::id());
+        let recorded = || {
+            let made =
+                Command::new("mkfifo").args(["ask", "answer"]).current_dir(bench.path()).status();
+            assert!(made.expect("coreutils are there").success());
+            let mut other = Command::new("./program");
+            let mut other =
+                other.args([&memory, "other"]).current_dir(bench.path()).spawn().unwrap();
+            let args = ["--order", order, "-o", "a.refrain", "--", "./program", &memory];
+            let recorded = bench.refrain(["record", "--force"].iter().chain(&args));
+            assert!(other.wait().expect("it is a child").success());
+            for file in [&memory, "ask", "answer"] {
+                std::fs::remove_file(bench.path().join(file)).expect("both have made it");
+            }
+            assert_eq!(recorded.succeeds().text(), "..........270\n");
+            recorded.stderr.contains("what other processes write there")
+        };
+        assert!(recorded(), "a note says what is not recorded");
+        let replayed = bench.refrain(["replay", "a.refrain"]);
+        assert_eq!(replayed.status, 1, "{replayed:?}");
+        for words in ["memory that other processes may have mapped", "the next recording"] {
+            assert!(replayed.text().contains(words), "{}", replayed.text());
+        }
+        assert!(!recorded(), "the next recording has it");
+        bench.refrain(["replay", "a.refrain"]).succeeds();
+        bench.refrain(["replay", "--engine", "copy", "a.refrain"]).succeeds();
+    }
+}
+
 /// A debugger's child asks to be traced; nobody traces the recorded process itself.
 #[test]
 fn only_children_are_traced() {
@@ -422,6 +458,23 @@ fn children_are_followed() {
             output.lines().next()
         );
     }
+}
+
+/// A child that has become another user cannot make a trace in the first one's directory. It executes its
+/// program all the same.
+#[test]
+fn children_without_rights_are_not_followed() {
+    let bench = bench();
+    let source = "#include <sys/wait.h>\n#include <unistd.h>\n\
+        int main(void) { int status;\n\
+        if (fork() == 0) {\n\
+        if (getuid() == 0 && setuid(65534)) _exit(1); // Only root can.\n\
+        execl(\"/bin/echo\", \"echo\", \"child\", (char *)0); _exit(2); }\n\
+        return wait(&status) < 0 || status; }\n";
+    bench.cc(source, &["-o", "program"]);
+    let record = ["record", "-q", "--follow", "-o", "a.refrain", "--", "./program"];
+    assert_eq!(bench.refrain(record).succeeds().text(), "child\n");
+    bench.refrain(["replay", "a.refrain"]).succeeds();
 }
 
 /// Shells and debuggers ask by which signal a program ended.

@@ -244,7 +244,7 @@ pub mod common {
     pub const CALL: u16 = 1;
     /// From here on, this is all memory of that kind: the payload's writes are addresses, each with two
     /// words, the stretch's length and its protection. These events are numbered from one on, in `object`;
-    /// `aux` has [`LEFT_OUT`] and [`STOOD_STILL`]. Their tickets are among those of calls that change the
+    /// `aux` has [`LEFT_OUT`], [`STOOD_STILL`] and [`UNWATCHED`]. Their tickets are among those of calls that change the
     /// address space.
     pub const AREAS: u16 = 2;
     /// From here on, that holds which another thread's event [`AREAS`] with the number `object` says.
@@ -256,6 +256,9 @@ pub mod common {
     pub const LEFT_OUT: u64 = 1;
     /// All other threads were behind an event, or in one.
     pub const STOOD_STILL: u64 = 2;
+    /// The program has mapped what other processes may have mapped, too, and is not kept from it, since no
+    /// process was known that does so.
+    pub const UNWATCHED: u64 = 4;
 }
 
 /// Which access the events [`EventKind::Handover`], [`EventKind::Takeover`] and

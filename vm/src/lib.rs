@@ -75,7 +75,7 @@ pub use order::{
 };
 pub use processor::{Feature, Level, Processor};
 pub use record::{
-    Follow, LearnedSites, LostEnd, Notice, OrderOf, RecordOptions, RecordSummary, Warn,
+    Follow, LearnedSites, LostEnd, Notice, OrderOf, RecordOptions, RecordSummary, Warn, WatchedOf,
     raise_limit_of_space, record, this_machine,
 };
 pub use recovery::{recovery, recovery_is_asked};

@@ -103,6 +103,7 @@ fn recorded(engine: Arc<Recorder>) -> Trace {
         learned: BTreeMap::new(),
         order: Order::Sync,
         order_of: None,
+        watched_of: None,
         begun: Box::new(|| Ok(())),
         strict: true,
         reference: false,

@@ -34,7 +34,7 @@ pub(crate) fn run(args: &Sites) -> Outcome {
 /// How much a profile holds, in words.
 fn describe(known: &Profile) -> String {
     let sites = counted(known.count_sites() as u64, "site");
-    match known.programs.len() {
+    match known.programs.len() + known.watched.len() {
         0 => sites,
         programs => format!("{sites} and {}", counted(programs as u64, "program")),
     }
@@ -51,11 +51,13 @@ fn list(known: &Profile) -> String {
             let _ = writeln!(text, "  {site:#x}");
         }
     }
-    for program in &known.programs {
+    let every = known.programs.iter().map(|program| (program, "every access"));
+    let watched = known.watched.iter().map(|program| (program, "memory of other processes"));
+    for (program, what) in every.chain(watched) {
         let _ = match program.split_once(' ') {
-            None => writeln!(text, "program with build id {program}: every access"),
+            None => writeln!(text, "program with build id {program}: {what}"),
             Some((id, words)) => {
-                writeln!(text, "program with build id {id}, as `{words}`: every access")
+                writeln!(text, "program with build id {id}, as `{words}`: {what}")
             }
         };
     }
@@ -72,11 +74,13 @@ mod tests {
         let known = Profile {
             sites: [("ab12".to_owned(), [0x1139, 0x11c0].into())].into(),
             programs: ["cd34".to_owned(), "ef56 python3 a.py".to_owned()].into(),
+            watched: ["cd34 d".to_owned()].into(),
             ..Profile::default()
         };
         let text = "build id ab12: 2 sites\n  0x1139\n  0x11c0\n\
                     program with build id cd34: every access\n\
-                    program with build id ef56, as `python3 a.py`: every access\n";
+                    program with build id ef56, as `python3 a.py`: every access\n\
+                    program with build id cd34, as `d`: memory of other processes\n";
         assert_eq!(list(&known), text);
     }
 }

@@ -12,6 +12,11 @@ const SHARES_MEMORY: &str = "\
 the program shares memory with a process that it started, and could not be kept from it (other threads
 were computing when it forked, or it is too large): what that process wrote there may be the cause";
 
+/// The same of processes that the program has not started.
+const UNWATCHED: &str = "\
+the program has mapped memory that other processes may have mapped, too (a memory file, or a segment): what
+these wrote there may be the cause";
+
 fn render_side(side: &Side) -> String {
     let Side { thread, event, access, address, size, pc, place, kernel: _, watchable: _ } = side;
     let bytes = counted(*size, "byte");
@@ -27,6 +32,9 @@ fn render_side(side: &Side) -> String {
 
 /// What helps where there is no more site to be learned.
 fn remedy(races: &Races) -> &'static str {
+    if races.watched {
+        return "the next recording of this program will have what other processes write to its memory";
+    }
     match races.every_access {
         true => "the next recording of this program will order every access (--order stride)",
         false => "`refrain record --order stride` orders every access, whatever races",
@@ -40,6 +48,16 @@ pub(crate) fn render(races: &Races, diverged: bool) -> String {
         let known = !found.pairs.is_empty() || found.error.is_some();
         let rest = if known { render(&found, diverged) } else { String::new() };
         return format!("{SHARES_MEMORY}\n{rest}");
+    }
+    if races.unwatched {
+        let found = Races { unwatched: false, ..races.clone() };
+        let known = !found.pairs.is_empty() || found.error.is_some();
+        let rest = match (known, races.watched) {
+            (true, _) => render(&found, diverged),
+            (false, true) => format!("{}\n", remedy(races)),
+            (false, false) => "`refrain record --follow` records that\n".to_owned(),
+        };
+        return format!("{UNWATCHED}\n{rest}");
     }
     if let Some(error) = &races.error {
         return format!("what raced could not be found out: {error}\n{}\n", remedy(races));

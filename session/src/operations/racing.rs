@@ -37,12 +37,24 @@ impl Session {
     ) -> crate::Result<Option<Races>> {
         let trace = trace_file::read(path)?;
         let program = program_at(&trace, divergence)?;
-        let shares_memory = shares_memory(&trace)?;
+        let shares_memory = says_of_areas(&trace, common::LEFT_OUT)?;
+        let unwatched = says_of_areas(&trace, common::UNWATCHED)?;
+        let recording = trace.header().started_unix_ns;
         if trace.header().order.is_of_every_access() {
-            if learns {
-                sites::change(|known| known.forget(&program))?;
+            if !shares_memory && !unwatched {
+                if learns {
+                    sites::change(|known| known.forget(&program))?;
+                }
+                return Ok(None);
             }
-            return Ok(shares_memory.then(|| Races { shares_memory, ..Races::default() }));
+            let mut races = Races { shares_memory, unwatched, ..Races::default() };
+            if learns {
+                sites::change(|known| match unwatched {
+                    true => races.watched = known.watches(&program, recording, 0),
+                    false => known.forget(&program),
+                })?;
+            }
+            return Ok(Some(races));
         }
         let mut races = match divergence.is_endless() {
             true => {
@@ -52,15 +64,17 @@ impl Session {
             false => self.cause(path, Some(divergence)),
         };
         races.shares_memory = shares_memory;
+        races.unwatched = unwatched;
         if learns {
             let found = Profile::of(&races, trace.modules());
-            let recording = trace.header().started_unix_ns;
             sites::change(|known| {
                 races.learned_before = known.has_learned_of(&program, recording);
                 let new = known.add(found);
                 races.learned = Some(new as u64);
-                races.every_access =
-                    trace.threads() > 1 && known.diverged(&program, recording, new);
+                races.watched = unwatched && known.watches(&program, recording, new);
+                races.every_access = !races.watched
+                    && trace.threads() > 1
+                    && known.diverged(&program, recording, new);
             })?;
         }
         Ok(Some(races))
@@ -150,13 +164,14 @@ fn program_at(trace: &Trace, divergence: &Divergence) -> crate::Result<String> {
     Ok(sites::started(&identity, &argv))
 }
 
-/// Whether what other processes have written may be missing from a trace.
-fn shares_memory(trace: &Trace) -> crate::Result<bool> {
+/// Whether an event of memory in common with other processes says this: that what these have written may be
+/// missing from the trace.
+fn says_of_areas(trace: &Trace, what: u64) -> crate::Result<bool> {
     for thread in (0..trace.threads()).map(ThreadId) {
         let mut cursor = trace.cursor(thread);
         while let Some(event) = cursor.next()? {
             let is_of_areas = (event.kind(), event.nr) == (EventKind::Common, common::AREAS);
-            if is_of_areas && event.aux & common::LEFT_OUT != 0 {
+            if is_of_areas && event.aux & what != 0 {
                 return Ok(true);
             }
         }

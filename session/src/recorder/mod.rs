@@ -23,7 +23,9 @@ use refrain_trace::fixed::digest;
 use refrain_trace::{Ending, Order};
 use refrain_vm::{
     Command, EngineConfig, Follow, Level, Notice, OrderOf, Processor, RecordOptions, RecordSummary,
+    WatchedOf,
 };
+use rustix::fs::{Access, AtFlags, CWD, accessat};
 use serde::{Deserialize, Serialize};
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
@@ -169,6 +171,7 @@ pub fn record(
     let known = if recording.no_learn { Profile::default() } else { sites::known() };
     let tell = Arc::new(tell);
     let order_of = order_of(known.programs, tell.clone());
+    let watched_of = watched_of(known.watched);
     let (order, order_of) = match recording.order {
         Some(order) => (order, None),
         None => (order_of(&command).unwrap_or_default(), Some(order_of)),
@@ -203,6 +206,7 @@ pub fn record(
         learned: known.sites,
         order,
         order_of,
+        watched_of: Some(watched_of),
         begun: Box::new(begun),
         strict: recording.strict,
         reference: recording.reference,
@@ -269,17 +273,26 @@ fn order_of(
     })
 }
 
-/// Why a program's recordings order every access, if they do.
-fn every_access(command: &Command, learned: &BTreeSet<String>) -> Option<String> {
-    // The file is only read if that can make a difference.
+/// Says of programs whether their recordings watch the memory that other processes may write to.
+fn watched_of(learned: BTreeSet<String>) -> WatchedOf {
+    Box::new(move |command| is_learned(command, &learned))
+}
+
+/// Whether a program, as it is started, is one of these.
+fn is_learned(command: &Command, learned: &BTreeSet<String>) -> bool {
     let started = |identity: String| {
         let argv: Vec<_> = command.argv.iter().map(|word| word.to_string_lossy()).collect();
         sites::started(&identity, &argv)
     };
-    let is_learned = !learned.is_empty()
+    // The file is only read if that can make a difference.
+    !learned.is_empty()
         && refrain_vm::identity(command)
-            .is_some_and(|identity| sites::is_among(learned, &started(identity)));
-    let why = match is_learned {
+            .is_some_and(|identity| sites::is_among(learned, &started(identity)))
+}
+
+/// Why a program's recordings order every access, if they do.
+fn every_access(command: &Command, learned: &BTreeSet<String>) -> Option<String> {
+    let why = match is_learned(command, learned) {
         true => "replays of this program have diverged, and watching what races did not help \
                  (`refrain sites clear` forgets that)"
             .to_owned(),
@@ -292,12 +305,17 @@ fn every_access(command: &Command, learned: &BTreeSet<String>) -> Option<String>
 }
 
 /// How child processes are recorded: each program that one executes into a trace next to the
-/// parent's, with the process's id in its name, and otherwise as the parent is.
+/// parent's, with the process's id in its name, and otherwise as the parent is. A child that has given up the
+/// rights for that executes its program as it does natively.
 fn follow(trace: &Path, parent: &Recording) -> crate::Result<Follow> {
     let own = std::env::current_exe()?;
     let trace = std::path::absolute(trace)?;
     let parent = Recording { command: Vec::new(), ..parent.clone() };
+    let folder = trace.parent().map(Path::to_owned).unwrap_or_default();
     Ok(Box::new(move |command| {
+        if !may(&folder, Access::WRITE_OK | Access::EXEC_OK) || !may(&own, Access::EXEC_OK) {
+            return command.clone();
+        }
         let child = Recording {
             command: command.argv.clone(),
             program: Some(command.program.clone()),
@@ -308,6 +326,11 @@ fn follow(trace: &Path, parent: &Recording) -> crate::Result<Follow> {
         argv.extend(child.arguments());
         Command { program: own.clone(), argv, env: command.env.clone() }
     }))
+}
+
+/// Whether this process has these rights now, as the user that it is at present.
+fn may(path: &Path, rights: Access) -> bool {
+    accessat(CWD, path, rights, AtFlags::EACCESS).is_ok()
 }
 
 /// The processor that a recorded program sees: of this level, or as high as this machine's.

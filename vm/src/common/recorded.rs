@@ -26,6 +26,8 @@ pub(crate) struct Common {
     has_forked: bool,
     /// Memory in common with other processes has been looked for, not only that of sockets.
     has_relatives: bool,
+    /// An event says that what other processes may have mapped is not watched.
+    has_said_unwatched: bool,
     /// How many events there are of areas.
     events: u64,
 }
@@ -196,6 +198,11 @@ impl Common {
 
     pub(crate) fn has_relatives(&self) -> bool {
         self.has_relatives
+    }
+
+    /// What other processes may have mapped is not watched; whether no event says so yet.
+    pub(crate) fn must_say_unwatched(&mut self) -> bool {
+        !std::mem::replace(&mut self.has_said_unwatched, true)
     }
 
     /// The program has forked.
@@ -409,6 +416,11 @@ fn shared_mappings() -> Vec<Mapping> {
     maps.lines().filter_map(parse).collect()
 }
 
+/// Whether a file of this name is memory that processes give each other.
+pub(crate) fn is_of_processes(name: &str) -> bool {
+    name.starts_with("/memfd:") || name.starts_with("/dev/shm/")
+}
+
 fn parse(line: &str) -> Option<Mapping> {
     // start-end rwxs offset device inode name
     let (range, rest) = line.split_once(' ')?;
@@ -426,9 +438,8 @@ fn parse(line: &str) -> Option<Mapping> {
     }
     let prot = [(0, b'r', libc::PROT_READ), (1, b'w', libc::PROT_WRITE)];
     let prot = prot.iter().filter(|&&(at, letter, _)| right(at, letter)).map(|it| it.2).sum();
-    let is_one_of = |starts: &[&str]| starts.iter().any(|start| name.starts_with(start));
-    let may_shrink = !is_one_of(&["/dev/zero", "/SYSV"]);
-    let is_of_processes = !may_shrink || is_one_of(&["/memfd:", "/dev/shm/"]);
+    let may_shrink = !["/dev/zero", "/SYSV"].iter().any(|start| name.starts_with(start));
+    let is_of_processes = !may_shrink || is_of_processes(&name);
     // A file's name may be taken away.
     let file = format!("{device} {inode}");
     let is_inherited = name.starts_with("/dev/zero");

@@ -7,7 +7,7 @@ mod calls;
 use super::machine::Machine;
 use super::notice::Notice;
 use super::thread::GuestThread;
-use crate::common::recorded::{Common, Looked};
+use crate::common::recorded::{Common, Looked, is_of_processes};
 use crate::common::{self, Area};
 use crate::elsewhere::alias;
 use crate::host;
@@ -128,7 +128,11 @@ impl GuestThread {
             && args[3] as i32 & (libc::MAP_SHARED | libc::MAP_ANONYMOUS) == libc::MAP_SHARED
             && host::is_socket(args[4]);
         // What a child does nobody records.
-        if machine.is_child() || !(machine.has_common() || begins || of_socket) {
+        if machine.is_child() {
+            return false;
+        }
+        if !(machine.has_common() || begins || of_socket) {
+            self.say_unwatched(what, args);
             return false;
         }
         let is_shared = match what {
@@ -147,6 +151,28 @@ impl GuestThread {
         let areas = looks.then(|| self.look_for_common(others, &range));
         self.release_others(others, areas);
         alias(result).is_some()
+    }
+
+    /// If other processes may have mapped what a call maps: an event says, once, that what they write there is
+    /// not recorded. They need not be the program's children: a descriptor is sent over a socket, or a name is
+    /// known to both.
+    fn say_unwatched(&mut self, what: MachineCall, args: [u64; 6]) {
+        let shares = match what {
+            MachineCall::Mmap => {
+                let flags = args[3] as i32 & (libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+                flags == libc::MAP_SHARED
+                    && is_of_processes(&super::memory::path_of(args[4] as i32))
+            }
+            MachineCall::Shmat => true,
+            _ => false,
+        };
+        let machine = self.machine.clone();
+        if shares && machine.common_to_change().must_say_unwatched() {
+            let space = machine.space.lock().unwrap_or_else(PoisonError::into_inner);
+            let number = machine.common_to_change().number(true);
+            self.append_areas(number, &[], numbers::UNWATCHED);
+            drop(space);
+        }
     }
 
     /// Looks which such memory there is. Appends an event with all of it if that differs from before, or else
@@ -178,19 +204,25 @@ impl GuestThread {
             self.append_common(numbers::OTHERS, number, Vec::new());
             return number;
         }
-        let write = |area: &Area| Write { address: area.range.start, bytes: area.words() };
         let stood_still = u64::from(other_threads == Others::StandStill) * numbers::STOOD_STILL;
-        let aux = u64::from(left_out) * numbers::LEFT_OUT + stood_still;
+        self.append_areas(number, &areas, u64::from(left_out) * numbers::LEFT_OUT + stood_still);
+        drop(space);
+        number
+    }
+
+    /// Appends an event of areas. The caller holds the address space: no mapping changes until the event has
+    /// its ticket.
+    fn append_areas(&mut self, number: u64, areas: &[Area], aux: u64) {
+        let write = |area: &Area| Write { address: area.range.start, bytes: area.words() };
         let event =
             Event { nr: numbers::AREAS, object: number, aux, flags: 0, ..self.common_event() };
         let writes = areas.iter().map(write).collect();
+        let machine = self.machine.clone();
         self.append_made(Some(&SyscallRecord { writes, ..SyscallRecord::default() }), || Event {
             ticket: machine.tickets.take(order::MEMORY_SLOT),
             end: host::ticks(),
             ..event
         });
-        drop(space);
-        number
     }
 
     /// Before `mprotect` or `mremap` of a range with such memory: the parts of it that the kernel is to

@@ -65,6 +65,7 @@ impl GuestThread {
             return Err(self.refuse(&pending, &why));
         }
         self.end_alone();
+        self.machine.watch_from_start(&command);
         self.change_order(&command)?;
         self.enter(&mut pending);
         self.leave_program();

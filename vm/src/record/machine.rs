@@ -11,7 +11,7 @@ use super::notice::Notice;
 use super::presence::{Presence, Standstill};
 use super::process::parent::Waiting;
 use super::signals::Signals;
-use super::{Follow, LearnedSites, OrderOf, Warn};
+use super::{Follow, LearnedSites, OrderOf, Warn, WatchedOf};
 use crate::common::recorded::Common;
 use crate::elf::{Elf, Extents};
 use crate::engine::{ModuleCode, ModuleFunctions, ReadCode, ReadFunctions, RecordingEngine};
@@ -61,14 +61,15 @@ pub(crate) struct Machine {
     pub(crate) tickets: Tickets,
     /// Who owns which slot.
     pub(crate) owners: Owners,
-    /// The process has a parent or a child that is recorded or forked: it may send signals to single
-    /// threads of this one.
+    /// The process has a parent or a child that is recorded or forked, which may send signals to single
+    /// threads of this one, or another one that writes to its memory.
     pub(crate) has_relatives: AtomicBool,
     pub(crate) endings: Endings,
     /// Who may access which line, once every access is recorded.
     lines: OnceLock<Lines>,
     /// The orders that suit programs, if the user has not said which it is.
     order_of: Option<OrderOf>,
+    watched_of: Option<WatchedOf>,
     pub(crate) log: Log,
     /// What the guest's processor is.
     pub(crate) processor: Processor,
@@ -175,7 +176,7 @@ impl Machine {
         (header, processor, forbids_generated_code): (&Header, Processor, bool),
         linker: Range<u64>,
         (stop, warn, follow): (Sender<Stop>, Warn, Option<Follow>),
-        (learned, order_of): (LearnedSites, Option<OrderOf>),
+        (learned, order_of, watched_of): (LearnedSites, Option<OrderOf>, Option<WatchedOf>),
     ) -> Machine {
         Machine {
             engine,
@@ -185,6 +186,7 @@ impl Machine {
             endings: Endings::default(),
             lines: OnceLock::new(),
             order_of,
+            watched_of,
             standstill: Standstill::default(),
             alone: Alone::new(log.barrier()),
             log,
@@ -269,6 +271,13 @@ impl Machine {
         let order_of = self.order_of.as_ref()?;
         let is_open = self.lines().is_none() && self.threads().all.len() == 1;
         is_open.then(|| order_of(command)).flatten()
+    }
+
+    /// A program begins: whether processes that it has not started are looked for that map what it maps.
+    pub(crate) fn watch_from_start(&self, command: &Command) {
+        if self.watched_of.as_ref().is_some_and(|watched_of| watched_of(command)) {
+            self.begin_relatives();
+        }
     }
 
     /// Whether what the system call there sends is known to race.

@@ -251,7 +251,7 @@ impl GuestThread {
 }
 
 /// The path of an open file.
-fn path_of(fd: i32) -> String {
+pub(super) fn path_of(fd: i32) -> String {
     let path = std::fs::read_link(format!("/proc/self/fd/{fd}")).unwrap_or_default();
     path.to_string_lossy().into_owned()
 }

@@ -68,6 +68,9 @@ pub type Follow = Box<dyn Fn(&Command) -> Command + Send + Sync>;
 /// The order that a program needs, if that is one of every access.
 pub type OrderOf = Box<dyn Fn(&Command) -> Option<Order> + Send + Sync>;
 
+/// Whether a program gets watched what other processes may have mapped of its memory, whichever they are.
+pub type WatchedOf = Box<dyn Fn(&Command) -> bool + Send + Sync>;
+
 /// What to record and where to.
 pub struct RecordOptions {
     /// The program.
@@ -92,6 +95,8 @@ pub struct RecordOptions {
     /// The order that another program needs which the recorded one executes, if it is not this one. Asked
     /// as long as the recording may still be changed to it: until the guest has a second thread.
     pub order_of: Option<OrderOf>,
+    /// Asked of the recorded program and of those that it executes. What `follow`s is watched anyway.
+    pub watched_of: Option<WatchedOf>,
     /// Called once the file is a trace: the header and the initial memory are in it. The guest
     /// has not run.
     pub begun: Box<dyn FnOnce() -> io::Result<()>>,
@@ -183,8 +188,9 @@ pub fn record(options: RecordOptions, engine: Arc<dyn RecordingEngine>) -> Resul
         (&header, options.processor, options.forbid_generated_code),
         image.linker(),
         (stop, options.warn, options.follow),
-        (options.learned, options.order_of),
+        (options.learned, options.order_of, options.watched_of),
     ));
+    machine.watch_from_start(&options.command);
     if options.order.is_of_every_access() {
         machine.order_every_access(options.order)?;
     }

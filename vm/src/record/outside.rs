@@ -153,10 +153,11 @@ pub(super) fn watch_signals(machine: Arc<Machine>) -> io::Result<()> {
 }
 
 impl Machine {
-    /// The process has a child, which may send its threads signals.
+    /// The process has a child, which may send its threads signals, or another one may write to its memory.
     pub(super) fn begin_relatives(&self) {
-        if !self.has_relatives.swap(true, Ordering::SeqCst) {
-            kick::kick(self.watcher.load(Ordering::Relaxed));
+        let watcher = self.watcher.load(Ordering::Relaxed);
+        if !self.has_relatives.swap(true, Ordering::SeqCst) && watcher != 0 {
+            kick::kick(watcher);
         }
     }
 

@@ -78,14 +78,19 @@ fn divergence(report: &Value, engine: &str) -> Divergence {
     let races = &report["races"];
     let named = races["pairs"].as_array().and_then(|pairs| pairs.first());
     let named = named.map(|pair| format!("{}, {}", side(&pair["first"]), side(&pair["second"])));
-    let every = (races["every_access"] == true).then(|| "every access from now on".to_owned());
+    let more = [
+        ("every_access", "every access from now on"),
+        ("watched", "memory of other processes, watched from now on"),
+    ];
+    let more = more.into_iter().find(|&(name, _)| races[name] == true);
+    let more = more.map(|(_, text)| text.to_owned());
     let place = format!("{} {}", text("thread"), text("event"));
     let mut said =
         format!("{place}: {}: {}, not {}", text("kind"), text("actual"), text("expected"));
     if let Some(error) = races["error"].as_str() {
         said += &format!(" ({error})");
     }
-    Divergence { engine: engine.to_owned(), text: one_line(&said), race: named.or(every) }
+    Divergence { engine: engine.to_owned(), text: one_line(&said), race: named.or(more) }
 }
 
 /// One side of a race: a function, or an address in a file.
