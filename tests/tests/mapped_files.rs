@@ -3,7 +3,7 @@
 use refrain_tests::{Bench, Run};
 use refrain_trace::{OwnedTrace, Trace};
 use std::fs::{File, FileTimes};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, SystemTime};
@@ -144,6 +144,34 @@ fn contents_may_be_left_in_their_files() {
     let check = bench.refrain(["check", "a.refrain"]);
     assert!(!check.succeeds().text().contains("refers"), "{check:?}");
     replays(&bench);
+}
+
+/// What a recording has packed of libraries, later ones of the program copy, unless it is damaged.
+#[test]
+fn packed_pages_are_used_again() {
+    let bench = bench();
+    let folder = bench.path().join("cache/refrain/pages");
+    let kept = || {
+        bench.refrain(["record", "-q", "-o", "a.refrain", "--", "ls", "--help"]).succeeds();
+        replays(&bench);
+        let mut files = std::fs::read_dir(&folder).expect("there is a folder");
+        let path = files.next().expect("of one program").expect("it is there").path();
+        let metadata = path.metadata().expect("it is there");
+        (path, metadata.ino(), metadata.len())
+    };
+    let (path, first, len) = kept();
+    assert!(len > 0);
+    let (_, second, _) = kept();
+    assert_eq!(second, first, "nothing was packed");
+    let file = File::options().read(true).write(true).open(path).expect("it is ours");
+    let mut last = [0];
+    file.read_exact_at(&mut last, len - 1).expect("it is there");
+    file.write_all_at(&[last[0] ^ 1], len - 1).expect("it is ours");
+    let (_, third, nothing) = kept();
+    assert_ne!(third, first);
+    assert_eq!(nothing, 0);
+    let (_, _, again) = kept();
+    assert!(again > 0);
 }
 
 /// A recorder that is killed leaves a trace that can be packed and replayed as far as it goes.

@@ -10,6 +10,8 @@ use refrain_trace::{
     BlobId, Ending, Error, Event, EventId, EventKind, Footer, HAS_PAYLOAD, Header, Lack,
     MappedFile, Order, OwnedTrace, ThreadId, Trace, UNFINISHED, Writer, order,
 };
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
@@ -603,15 +605,47 @@ fn pages_are_packed_in_their_order() {
     let one_by_one = written(&|writer| {
         for (file, runs) in files.iter().enumerate() {
             writer
-                .pages_read(BlobId(file as u32), runs, |run, page| fill(file, run, page))
+                .pages_read(BlobId(file as u32), runs, |run, page| fill(file, run, page), |_, _| {})
                 .unwrap();
         }
     });
+    let chunks: RefCell<Vec<(u32, Vec<u8>)>> = RefCell::default();
     let at_once = written(&|writer| {
         let all: Vec<_> = (0..).map(BlobId).zip(files.iter().map(Vec::as_slice)).collect();
-        writer.pages_of_all(&all, fill).unwrap();
+        let mut pages = BTreeMap::new();
+        let packed = |place: usize, runs: &[PageRun], chunk: &[u8]| {
+            pages.entry(place).or_insert(Vec::new()).extend_from_slice(runs);
+            chunks.borrow_mut().push((place as u32, chunk.to_vec()));
+        };
+        writer.pages_of_all(&all, fill, packed).unwrap();
+        let count = |runs: &[PageRun]| runs.iter().map(|run| run.len()).sum::<u64>();
+        assert!(pages.iter().all(|(place, runs)| count(runs) == count(&files[*place])));
     });
     assert!(at_once == one_by_one);
+    // What one writer has packed, another one writes as it is, of a file with another number.
+    let swap = |id: u32| BlobId(files.len() as u32 - 1 - id);
+    let copied = written(&|writer| {
+        for (id, chunk) in chunks.borrow().iter() {
+            let mut damaged = chunk.clone();
+            *damaged.last_mut().unwrap() ^= 1;
+            assert!(!writer.packed_pages(swap(*id), &mut damaged).unwrap());
+            assert!(
+                !writer.packed_pages(swap(*id), &mut chunk[..chunk.len() - 1].to_vec()).unwrap()
+            );
+            assert!(writer.packed_pages(swap(*id), &mut chunk.clone()).unwrap());
+        }
+        assert!(!writer.packed_pages(BlobId(0), &mut []).unwrap());
+    });
+    let pages = |bytes: Vec<u8>, id| {
+        let mut pages = BTreeMap::new();
+        let trace = Trace::from_bytes(bytes).unwrap();
+        trace.pages(id, |offset, bytes| drop(pages.insert(offset, bytes.to_vec()))).unwrap();
+        pages
+    };
+    for id in 0..files.len() as u32 {
+        let expected = pages(at_once.clone(), BlobId(id));
+        assert!(pages(copied.clone(), swap(id)) == expected, "file {id}");
+    }
 }
 
 #[test]

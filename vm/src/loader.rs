@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 /// A file that was written so recently may be written again.
-const UNSETTLED: Duration = Duration::from_secs(2);
+pub(crate) const UNSETTLED: Duration = Duration::from_secs(2);
 
 /// A program and how it is started.
 #[derive(Clone, Debug)]

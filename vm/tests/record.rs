@@ -108,6 +108,7 @@ fn recorded(engine: Arc<Recorder>) -> Trace {
         strict: true,
         reference: false,
         follow: None,
+        pages: None,
     };
     let summary = record(options, engine).expect("can be recorded");
     assert_eq!((summary.refused, summary.threads), (None, 2));

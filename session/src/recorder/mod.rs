@@ -40,6 +40,9 @@ use std::time::Duration;
 /// Where translated code is kept.
 const TRANSLATED: Folder = Folder { name: "translated", programs: 64, bytes: 512 << 20 };
 
+/// Where packed pages of programs and libraries are kept.
+const PAGES: Folder = Folder { name: "pages", programs: 64, bytes: 512 << 20 };
+
 /// The version that traces name.
 const VERSION: &str = concat!("refrain ", env!("CARGO_PKG_VERSION"));
 
@@ -188,6 +191,7 @@ pub fn record(
     let findings = Place::of(FOUND, &command.program);
     let recalled = findings.clone();
     let translated = Place::of(TRANSLATED, &command.program);
+    let pages = Place::of(PAGES, &command.program);
     let engine = refrain_jit::copy(config)?;
     engine.recall(Box::new(move || {
         recalled.read().and_then(|bytes| findings::decode(&bytes)).unwrap_or_default()
@@ -211,13 +215,17 @@ pub fn record(
         strict: recording.strict,
         reference: recording.reference,
         follow,
+        pages: pages.open(),
     };
-    let summary = refrain_vm::record(options, engine.clone())?;
+    let mut summary = refrain_vm::record(options, engine.clone())?;
     if let Some(found) = engine.findings() {
         findings.keep(&[findings::encode(&found)]);
     }
     if let Some(code) = engine.kept_code() {
         translated.keep(&code);
+    }
+    if let Some(packed) = summary.pages.take() {
+        pages.keep(&packed);
     }
     Ok(recorded(summary, &wanted, named.get()))
 }

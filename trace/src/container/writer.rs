@@ -92,24 +92,45 @@ impl<W: Write> Writer<W> {
             return Err(Error::Misuse("pages without their bytes".into()));
         }
         let mut rest = bytes;
-        self.pages_read(id, runs, |run, page| {
+        let read = |run: PageRun, page: &mut [u8]| {
             let (now, later) = rest.split_at(run.len() as usize);
             page.copy_from_slice(now);
             rest = later;
-        })
+        };
+        self.pages_read(id, runs, read, |_, _| {})
     }
 
     /// The same; `read` is called for all runs or parts of them, in their order, and fills in the
-    /// bytes, which are zero.
+    /// bytes, which are zero. `packed` is handed each chunk that was written, with its pages, for
+    /// [`Writer::packed_pages`].
     pub fn pages_read(
         &mut self,
         id: BlobId,
         runs: &[PageRun],
         mut read: impl FnMut(PageRun, &mut [u8]),
+        mut packed: impl FnMut(&[PageRun], &[u8]),
     ) -> Result<()> {
-        self.portions((ChunkKind::Pages, id), (pages::PORTION, runs), |runs, body| {
-            pages::encode(runs, body, &mut read);
-        })
+        let encode = |runs: &[PageRun], body: &mut Vec<u8>| pages::encode(runs, body, &mut read);
+        self.portions((ChunkKind::Pages, id), (pages::PORTION, runs), encode, &mut packed)
+    }
+
+    /// Writes pages as a writer has packed them before: of a file that was the same then. False, and nothing is
+    /// written, if the chunk is not sound.
+    pub fn packed_pages(&mut self, id: BlobId, chunk: &mut [u8]) -> Result<bool> {
+        let Some((head, stored)) = chunk.split_first_chunk_mut() else { return Ok(false) };
+        let is_sound = |header: &ChunkHeader| {
+            header.kind == ChunkKind::Pages
+                && header.stored_len as usize == stored.len()
+                && header.body_crc == crc32fast::hash(stored)
+        };
+        let Some(header) = ChunkHeader::decode(head).ok().filter(is_sound) else {
+            return Ok(false);
+        };
+        let header = ChunkHeader { id: id.0, ..header };
+        *head = header.encode();
+        self.write(chunk)?;
+        self.note(&header);
+        Ok(true)
     }
 
     /// Writes that pages of a blob begun with [`Writer::file`] are as they are in the file: their checksums alone.
@@ -120,34 +141,40 @@ impl<W: Write> Writer<W> {
         runs: &[PageRun],
         mut read: impl FnMut(PageRun, &mut [u8]),
     ) -> Result<()> {
-        self.portions((ChunkKind::References, id), (references::PORTION, runs), |runs, body| {
-            references::encode(runs, body, &mut read);
-        })
+        let encode =
+            |runs: &[PageRun], body: &mut Vec<u8>| references::encode(runs, body, &mut read);
+        let kind = ChunkKind::References;
+        self.portions((kind, id), (references::PORTION, runs), encode, &mut |_, _| {})
     }
 
     /// Writes runs of pages of a blob in chunks of such a kind, each of at most so many pages, whose bodies `encode`
-    /// makes.
+    /// makes. `packed` is handed each chunk, with its pages.
     fn portions(
         &mut self,
         (kind, id): (ChunkKind, BlobId),
         (most, runs): (u32, &[PageRun]),
         mut encode: impl FnMut(&[PageRun], &mut Vec<u8>),
+        packed: &mut impl FnMut(&[PageRun], &[u8]),
     ) -> Result<()> {
         let mut body = std::mem::take(&mut self.body);
         let written = pages::portions_of(most, runs, |runs| {
             encode(runs, &mut body);
-            self.put(Label { kind, id: id.0, count: runs.len() as u32, first: 0 }, &body)
+            self.put(Label { kind, id: id.0, count: runs.len() as u32, first: 0 }, &body)?;
+            packed(runs, &self.chunk);
+            Ok(())
         });
         self.body = body;
         written
     }
 
     /// The same as [`Writer::pages_read`] for several blobs. All processors pack the pages, so this is for a
-    /// time when nobody else needs a processor. `read` is also given the place of the blob among `all`.
+    /// time when nobody else needs a processor. `read` and `packed` are also given the place of the blob among
+    /// `all`.
     pub fn pages_of_all(
         &mut self,
         all: &[(BlobId, &[PageRun])],
         read: impl Fn(usize, PageRun, &mut [u8]) + Sync,
+        mut packed: impl FnMut(usize, &[PageRun], &[u8]),
     ) -> Result<()> {
         let mut portions = Vec::new();
         for (place, (id, runs)) in all.iter().enumerate() {
@@ -168,10 +195,11 @@ impl<W: Write> Writer<W> {
             Ok((packer.pack(label, &body, &mut chunk)?, chunk))
         };
         for portions in portions.chunks(AT_ONCE) {
-            for packed in in_parallel(portions, pack) {
-                let (header, chunk) = packed?;
+            for ((place, _, runs), made) in portions.iter().zip(in_parallel(portions, pack)) {
+                let (header, chunk) = made?;
                 self.write(&chunk)?;
                 self.note(&header);
+                packed(*place, runs, &chunk);
             }
         }
         Ok(())

@@ -19,6 +19,8 @@
 //! change it; then the rest of the file is kept. If a file changes nevertheless while it is mapped, the recording
 //! says so ([`Notice::FileChanged`](super::Notice::FileChanged)).
 //!
+//! Pages of programs and libraries that an earlier recording has packed are copied from there ([`packed`]).
+//!
 //! If the trace is to refer to files ([`Files::new`]), the checksums of the pages are written in place of the
 //! bytes: of files that can be found by their paths, unless the guest is about to change them.
 //!
@@ -28,16 +30,19 @@
 //! - Where looking takes long, because many gigabytes are mapped, it is done less often, and what a
 //!   killed recorder leaves may end in events whose pages are missing. A replay ends before them.
 
+mod packed;
+
 use crate::file_maps::{FileMaps, Part, take_within};
 use crate::host::{self, PageTable, SinglePages, TouchedPages, no_large_pages};
 use crate::layout::PAGE;
 use crate::loader::is_settled;
 use crate::memory::page_up;
 use crate::{Hidden, Result};
+use packed::{Key, OfFile, Packed};
 use refrain_trace::container::PageRun;
 use refrain_trace::{BlobId, MappedFile, Writer};
-use std::collections::BTreeMap;
-use std::fs::Metadata;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{File, Metadata};
 use std::io::Write;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -76,12 +81,16 @@ enum Bytes {
     Read(Vec<u8>),
     /// In the file still.
     InFile(Arc<Source>),
+    /// In chunks that an earlier recording has kept, and in the file.
+    Packed(Arc<Source>, BTreeSet<usize>),
 }
 
 /// A file that is open.
 struct Source {
     file: Hidden,
     identity: Identity,
+    /// What packed pages of it are kept by.
+    key: Option<Key>,
 }
 
 /// A file.
@@ -94,6 +103,9 @@ struct Content {
     kept: BTreeMap<u32, u64>,
     /// The trace may refer to it.
     referenced: bool,
+    /// What an earlier recording has kept of it. If one page of a chunk is among the kept ones, all are, unless the
+    /// trace refers to the file.
+    packed: OfFile,
 }
 
 /// What is known of the files.
@@ -115,6 +127,7 @@ pub(super) struct State {
     touched: TouchedPages,
     /// The trace refers to files.
     refers: bool,
+    packed: Arc<Packed>,
 }
 
 /// All files that are kept by pages.
@@ -125,18 +138,28 @@ pub(crate) struct Files {
     state: Mutex<State>,
     /// Held while the writer reads files; taken by who has `state`.
     reading: Mutex<()>,
+    packed: Arc<Packed>,
 }
 
 impl Files {
-    /// If the trace `refers` to files, it has the bytes only of those that will not be what they are.
-    pub(crate) fn new(refers: bool) -> Files {
-        let state = State { touched: TouchedPages::new(), refers, ..State::default() };
+    /// If the trace `refers` to files, it has the bytes only of those that will not be what they are. `kept` is what
+    /// an earlier recording has kept ([`Self::kept`]).
+    pub(crate) fn new(refers: bool, kept: Option<&File>) -> Files {
+        let packed = Arc::new(kept.map(Packed::read).unwrap_or_default());
+        let touched = TouchedPages::new();
+        let state = State { touched, refers, packed: packed.clone(), ..State::default() };
         Files {
             table: PageTable::open(),
             single: SinglePages::new(),
             state: Mutex::new(state),
+            packed,
             ..Files::default()
         }
+    }
+
+    /// What later recordings of the program may go by, if that is more than there was.
+    pub(crate) fn kept(&self) -> Option<Vec<Vec<u8>>> {
+        if self.have_changed() { None } else { self.packed.kept() }
     }
 
     /// Notes that the guest sees `file` at `range`, from `offset` on. `None` if its content must
@@ -163,7 +186,8 @@ impl Files {
                 return None;
             }
             let (file, path) = open()?;
-            let file = Arc::new(Source { file, identity });
+            let key = packed::key(file.file(), metadata);
+            let file = Arc::new(Source { file, identity, key });
             match known {
                 Some(known) => state.contents[known].file = Some(file),
                 None => state.begin(id(), file, path, metadata),
@@ -310,7 +334,7 @@ impl Files {
             writer.file(*blob, file)?;
         }
         let (mut unread, mut sources) = (Vec::new(), Vec::new());
-        let failed = AtomicBool::new(false);
+        let (failed, mut is_damaged) = (AtomicBool::new(false), false);
         for Pages { blob, runs, bytes, referenced } in &pages {
             match bytes {
                 Bytes::Read(bytes) if *referenced => {
@@ -331,22 +355,42 @@ impl Files {
                     unread.push((*blob, &runs[..]));
                     sources.push(source);
                 }
+                Bytes::Packed(source, chunks) => {
+                    for &chunk in chunks {
+                        if !writer.packed_pages(*blob, &mut self.packed.chunk(chunk))? {
+                            is_damaged = true;
+                            unread.push((*blob, self.packed.runs(chunk)));
+                            sources.push(source);
+                        }
+                    }
+                }
             }
         }
         let read = |place: usize, run, bytes: &mut [u8]| {
             failed.fetch_or(!sources[place].read(run, bytes), Ordering::Relaxed);
         };
+        let made = |place: usize, runs: &[PageRun], chunk: &[u8]| {
+            if let Some(key) = sources[place].key {
+                self.packed.add(key, runs, chunk);
+            }
+        };
         if last {
             // The guest needs no processor any more.
-            writer.pages_of_all(&unread, read)?;
+            writer.pages_of_all(&unread, read, made)?;
         } else {
             for (place, &(blob, runs)) in unread.iter().enumerate() {
-                writer.pages_read(blob, runs, |run, bytes| read(place, run, bytes))?;
+                let read = |run, bytes: &mut [u8]| read(place, run, bytes);
+                writer.pages_read(blob, runs, read, |runs, chunk| made(place, runs, chunk))?;
             }
         }
         let in_file =
             |it: &Pages| matches!(&it.bytes, Bytes::InFile(source) if source.has_changed());
-        let changed = failed.into_inner() || pages.iter().any(in_file);
+        let changed = failed.into_inner()
+            || pages.iter().any(in_file)
+            || is_damaged && sources.iter().any(|source| source.has_changed());
+        if is_damaged {
+            self.packed.set_damaged();
+        }
         drop((pages, reading));
         self.lock().changed |= changed;
         Ok(())
@@ -409,7 +453,7 @@ impl Bytes {
     fn in_memory(&self) -> usize {
         match self {
             Bytes::Read(bytes) => bytes.len(),
-            Bytes::InFile(_) => 0,
+            Bytes::InFile(_) | Bytes::Packed(..) => 0,
         }
     }
 }
@@ -431,16 +475,26 @@ impl Source {
 impl Content {
     /// Notes that a page is wanted, unless it was before.
     fn keep(&mut self, page: u32, runs: &mut Vec<PageRun>) {
+        if self.set(page) {
+            push(runs, page);
+        }
+    }
+
+    /// The same; whether it was not.
+    fn set(&mut self, page: u32) -> bool {
         let word = self.kept.entry(page / 64).or_default();
         let bit = 1 << (page % 64);
-        if *word & bit != 0 {
-            return;
-        }
+        let is_new = *word & bit == 0;
         *word |= bit;
-        match runs.last_mut() {
-            Some(last) if last.first + last.count == page => last.count += 1,
-            _ => runs.push(PageRun { first: page, count: 1 }),
-        }
+        is_new
+    }
+}
+
+/// Appends a page to runs of pages.
+fn push(runs: &mut Vec<PageRun>, page: u32) {
+    match runs.last_mut() {
+        Some(last) if last.first + last.count == page => last.count += 1,
+        _ => runs.push(PageRun { first: page, count: 1 }),
     }
 }
 
@@ -454,7 +508,8 @@ impl State {
         self.files.push((blob, MappedFile { path, len, modified_ns }));
         self.known.insert(identity, self.contents.len());
         let kept = BTreeMap::new();
-        let content = Content { blob, len, file: Some(file), kept, referenced };
+        let packed = file.key.map(|key| self.packed.of(key)).unwrap_or_default();
+        let content = Content { blob, len, file: Some(file), kept, referenced, packed };
         self.contents.push(content);
     }
 
@@ -475,10 +530,21 @@ impl State {
     }
 
     /// Notes that pages of a file are to be written.
-    fn take(&mut self, index: usize, runs: Vec<PageRun>) {
-        let &Content { blob, ref file, referenced, .. } = &self.contents[index];
+    fn take(&mut self, index: usize, mut runs: Vec<PageRun>) {
+        let content = &mut self.contents[index];
+        let &mut Content { blob, ref file, referenced, .. } = content;
         let Some(source) = file.clone() else { return };
-        self.pages.push(Pages { blob, runs, bytes: Bytes::InFile(source), referenced });
+        if !referenced {
+            let (rest, chunks) = content.take_packed(runs, &self.packed);
+            runs = rest;
+            if !chunks.is_empty() {
+                let (runs, bytes) = (Vec::new(), Bytes::Packed(source.clone(), chunks));
+                self.pages.push(Pages { blob, runs, bytes, referenced });
+            }
+        }
+        if !runs.is_empty() {
+            self.pages.push(Pages { blob, runs, bytes: Bytes::InFile(source), referenced });
+        }
     }
 
     /// Reads what is to be written, as long as the files are what they were.

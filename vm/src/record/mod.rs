@@ -107,6 +107,8 @@ pub struct RecordOptions {
     pub reference: bool,
     /// How child processes are recorded, if they are.
     pub follow: Option<Follow>,
+    /// What an earlier recording of the program has kept ([`RecordSummary::pages`]).
+    pub pages: Option<File>,
 }
 
 /// Instructions that accesses were found to race at: by identity of the module, their addresses in
@@ -132,6 +134,9 @@ pub struct RecordSummary {
     pub refused: Option<String>,
     /// What the user should know.
     pub notices: Vec<Notice>,
+    /// A file, in parts, to be kept for later recordings of the program: packed pages of programs and libraries.
+    /// Nothing if what there is is good enough.
+    pub pages: Option<Vec<Vec<u8>>>,
 }
 
 /// The trace could not be written any more.
@@ -145,7 +150,10 @@ pub struct LostEnd {
 
 /// Records a program. Returns when the guest has ended; its other threads may still be running,
 /// unrecorded and unable to act, so the caller is expected to exit soon.
-pub fn record(options: RecordOptions, engine: Arc<dyn RecordingEngine>) -> Result<RecordSummary> {
+pub fn record(
+    mut options: RecordOptions,
+    engine: Arc<dyn RecordingEngine>,
+) -> Result<RecordSummary> {
     let (ignored, blocked) = outside::inherited();
     outside::block_signals();
     outside::expect_broken_pipes();
@@ -158,7 +166,7 @@ pub fn record(options: RecordOptions, engine: Arc<dyn RecordingEngine>) -> Resul
     image.generates().for_each(|range| engine.generated(range));
     let (stop, stopped) = crossbeam::channel::unbounded();
 
-    let mapped = Arc::new(Files::new(options.reference));
+    let mapped = Arc::new(Files::new(options.reference, options.pages.take().as_ref()));
     let (mut contents, blobs) = (Vec::new(), Cell::new(0));
     let next = || BlobId(blobs.replace(blobs.get() + 1));
     let keep = |bytes| {
@@ -249,6 +257,7 @@ fn finish(
     if machine.mapped.have_changed() {
         machine.notice(Notice::FileChanged);
     }
+    let pages = if lost.is_none() { machine.mapped.kept() } else { None };
     Ok(RecordSummary {
         ending,
         threads: events.len() as u32,
@@ -258,6 +267,7 @@ fn finish(
         lost,
         refused,
         notices: machine.notices(),
+        pages,
     })
 }
 
