@@ -15,7 +15,7 @@ use crate::memory::{FilePart, MappedFile};
 pub(super) use contents::Contents;
 use contents::{Index, Parts};
 pub(super) use journal::{Journal, What};
-use journal::{LENGTH, VARIANT, code_of};
+use journal::{LENGTH, VARIANT, code_of, target_of};
 use refrain_trace::fixed::{FixedMap, FixedSet};
 use refrain_vm::layout::PAGE;
 use segments::Segments;
@@ -140,10 +140,12 @@ pub(super) struct Row<'a> {
     pub(super) loads: &'a [u8],
 }
 
-/// A jump that may lead to a block, as it does within a unit, and where else.
+/// A jump that may lead to a block, and where else.
 pub(super) struct LinkRow {
     pub(super) field: u64,
     pub(super) exit: u64,
+    /// The block, if it is none of the unit's: there the jump leads already.
+    pub(super) target: Option<(u64, Variant)>,
 }
 
 /// What an earlier recording has kept.
@@ -383,8 +385,11 @@ impl Image {
 
     /// The jumps of a unit.
     pub(super) fn links(&self, unit: usize) -> impl Iterator<Item = LinkRow> {
-        self.part::<4>(Section::Links, unit, 2)
-            .map(|[field, exit, ..]| LinkRow { field: field.into(), exit: exit.into() })
+        self.part::<4>(Section::Links, unit, 2).map(|[field, exit, to, body]| LinkRow {
+            field: field.into(),
+            exit: exit.into(),
+            target: (body == 0).then(|| target_of(to)).flatten(),
+        })
     }
 
     fn unit(&self, unit: usize) -> Option<[u32; 5]> {

@@ -244,10 +244,11 @@ impl Translator {
                 image.set_state(unit, State::Other);
                 continue;
             };
-            for unit in units {
+            for &unit in &units {
                 self.make_known(&image, unit);
                 image.set_state(unit, State::Known);
             }
+            units.into_iter().for_each(|unit| self.link_unit(&image, unit));
         }
         if let Some(persistent) = &mut self.persistent {
             persistent.image = Some(image);
@@ -295,7 +296,7 @@ impl Translator {
         true
     }
 
-    /// Makes the blocks, entries and jumps of a unit known, as a translation does at its end.
+    /// Makes the blocks and entries of a unit known, as a translation does at its end.
     fn make_known(&mut self, image: &Image, unit: usize) {
         for Row { what, pc, variant, place, code, loads } in image.rows(unit) {
             match what {
@@ -317,10 +318,19 @@ impl Translator {
                 What::Call => self.call_sites.insert(pc, variant, place),
             }
         }
-        for LinkRow { field, exit } in image.links(unit) {
+    }
+
+    /// Makes the jumps of a unit known, which nobody executes yet, and lets them lead to what is known of other
+    /// units: otherwise the first thread that comes there would leave translated code for it.
+    fn link_unit(&mut self, image: &Image, unit: usize) {
+        for LinkRow { field, exit, target } in image.links(unit) {
             self.links.push((field as u32, exit as u32));
             if !self.may_link() {
                 self.patch(field, exit);
+            } else if let Some((pc, variant)) = target
+                && let Some(body) = self.bodies.get(pc, variant)
+            {
+                self.patch(field, body);
             }
         }
     }

@@ -1,9 +1,8 @@
 //! Making an image, at the end of a recording.
 
-use super::journal::{Commit, Journal, OPAQUE, VARIANT, What, code_of};
+use super::journal::{Commit, Journal, VARIANT, What, code_of, target_of};
 use super::segments::Segments;
 use super::{CHUNK, Extent, Image, MAGIC, NO_UNIT, Section, check, phase_words, unit_of};
-use crate::copy::desc::Variant;
 use crate::copy::emit;
 use crate::copy::rows::{WORD, bytes};
 use refrain_vm::layout::PAGE;
@@ -312,8 +311,8 @@ fn split<'a, T>(all: &mut &'a [(u32, T)], unit: u32) -> &'a [(u32, T)] {
 
 /// The last block among these rows, which are in order, that a link leads to.
 fn body_at(rows: &[(u32, [u32; 4])], to: u32) -> Option<u32> {
-    let (pc, opaque) = (to & !OPAQUE, to & OPAQUE != 0);
-    let variant = if opaque { Variant::Opaque } else { Variant::Observed };
+    let (pc, variant) = target_of(to)?;
+    let pc = pc as u32;
     let is_body = |row: u32| What::of(row) == What::Body && VARIANT.of(row) == variant as u32;
     let behind = rows.partition_point(|&(_, row)| row[0] <= pc);
     let of_pc = rows[..behind].iter().rev().take_while(|&&(_, row)| row[0] == pc);

@@ -30,7 +30,16 @@ pub(super) fn code_of(row: u32) -> usize {
 }
 
 /// A bit that no address below 2 GiB has.
-pub(super) const OPAQUE: u32 = REACH as u32;
+const OPAQUE: u32 = REACH as u32;
+
+/// What a link leads to, by its last number, if that was noted.
+pub(super) fn target_of(to: u32) -> Option<(u64, Variant)> {
+    let (pc, variant) = match to & OPAQUE {
+        0 => (to, Variant::Observed),
+        _ => (to & !OPAQUE, Variant::Opaque),
+    };
+    (pc != 0).then_some((pc.into(), variant))
+}
 
 /// What the translator has made known, in the order of commits.
 #[derive(Default)]
