@@ -77,6 +77,16 @@ impl Code {
         matches!(self, Code::Lock | Code::Spin | Code::CondRelock | Code::CondTimeout)
     }
 
+    /// Whether the operation takes a lock or a part of it.
+    pub(crate) fn acquires(self) -> bool {
+        self.possesses() || matches!(self, Code::Read | Code::SemWait)
+    }
+
+    /// Whether the operation gives a lock back.
+    pub(crate) fn releases(self) -> bool {
+        matches!(self, Code::Unlock | Code::CondRelease | Code::SemPost)
+    }
+
     /// Whether the operation waits for events that the recording names.
     pub(crate) fn awaits(self) -> bool {
         matches!(self, Code::Join | Code::Await | Code::AwaitLoad | Code::CondRelock)

@@ -5,7 +5,6 @@
 //! on with the next work), directly if it never waited, else after being woken and given a core.
 //! An event's effects on others are put on work lists, so that grants never recurse.
 
-use super::line;
 use super::logical::Clocks;
 use super::objects::{NOBODY, State};
 use super::threads::{Phase, Reason, Then, Thread, Waiter};
@@ -451,12 +450,12 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
     fn pay(&mut self, id: usize, operation: Operation, opens: bool) -> u64 {
         let thread = &self.threads[id];
         let state = &mut self.objects[operation.object()];
-        if line::takes(operation.code) {
+        if operation.code.acquires() {
             // Who has waited for it does not know whether others sleep.
             state.sought |= thread.roused || thread.marks;
             return 0;
         }
-        if !(opens && line::gives_back(operation.code) && state.sought) {
+        if !(opens && operation.code.releases() && state.sought) {
             return 0;
         }
         let mut next = state.first;

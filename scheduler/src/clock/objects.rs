@@ -1,10 +1,32 @@
 //! The state of an object: who holds it, what it counts, who waits, and for how long it was held.
 
-use super::line::Line;
 use crate::skeleton::{Code, LOWERS, Object, READS};
 
 /// No thread.
 pub(super) const NOBODY: u32 = u32::MAX;
+
+/// Where a line is, or where it goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Line {
+    /// The thread on whose core it is.
+    at: u32,
+    /// When it came there, or will.
+    since: u64,
+}
+
+impl Line {
+    /// It comes from memory, for whoever is the first.
+    pub(super) const NOWHERE: Line = Line { at: NOBODY, since: 0 };
+
+    /// Sends it to a thread; when it is there.
+    pub(super) fn go_to(&mut self, id: u32, now: u64, travel: u64) -> u64 {
+        let came = std::mem::replace(&mut self.at, id);
+        if came != id && came != NOBODY {
+            self.since = self.since.max(now).saturating_add(travel);
+        }
+        self.since
+    }
+}
 
 /// An address may serve as objects of several kinds in its life, so there is one state for all.
 #[derive(Clone, Copy, Debug)]
@@ -189,5 +211,21 @@ impl State {
         let empty = self.semaphore && self.tokens == 0;
         self.taken.set(self.depth > 0 || empty, now);
         self.written.set(self.holder != NOBODY, now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_goes_from_one_core_to_the_next() {
+        let mut line = Line::NOWHERE;
+        assert_eq!(line.go_to(1, 100, 30), 0, "the first has it at once");
+        assert_eq!(line.go_to(1, 110, 30), 0, "and keeps it");
+        assert_eq!(line.go_to(2, 120, 30), 150);
+        assert_eq!(line.go_to(3, 125, 30), 180, "when the second has got it");
+        assert_eq!(line.go_to(3, 130, 30), 180, "it is on its way");
+        assert_eq!(line.go_to(1, 500, 30), 530);
     }
 }
