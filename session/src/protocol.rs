@@ -25,7 +25,7 @@ pub const REPLAY_CHILD: &str = "__replay-child";
 
 /// What both sides must agree on. Raise it with every change of [`Request`], of [`Message`] or of an
 /// answer: a test compares their formats with those that this number stands for.
-const PROTOCOL: u32 = 12;
+const PROTOCOL: u32 = 13;
 
 /// A greeting begins so.
 const GREETING: &str = "refrain-replay ";
