@@ -114,64 +114,53 @@ impl Occupants {
             .any(|other| !(reads && other.reads) && admission.conflict(class, other.class))
     }
 
-    /// Whether an acquisition needs the lock at all.
-    pub(crate) fn will_need(
+    /// Whether a thread pays for the lock that it is about to take, with the event by which it takes it.
+    pub(crate) fn pays_to_enter(
         &self,
         admission: &Admission<'_>,
         object: u32,
         (thread, event): (u32, u32),
     ) -> bool {
-        match self.inside(object, thread) {
-            Some(again) => !is_lockless(admission, again.class),
-            None => !is_lockless(admission, admission.class(thread, event)),
-        }
+        let inside = self.inside(object, thread);
+        let class = inside.map_or_else(|| admission.class(thread, event), |it| it.class);
+        pays(admission, class)
     }
 
-    /// Whether a thread that is inside needs the lock; who is not inside does.
-    pub(crate) fn needs(&self, admission: &Admission<'_>, object: u32, thread: u32) -> bool {
-        self.inside(object, thread).is_none_or(|inside| !is_lockless(admission, inside.class))
+    /// Whether a thread that is inside has paid for the lock; who is not inside has.
+    pub(crate) fn pays(&self, admission: &Admission<'_>, object: u32, thread: u32) -> bool {
+        self.inside(object, thread).is_none_or(|inside| pays(admission, inside.class))
     }
 
     fn inside(&self, object: u32, thread: u32) -> Option<&Inside> {
         self.0[object as usize].iter().find(|inside| inside.thread == thread)
     }
 
-    /// Lets a thread in; whether it needed the lock at all.
+    /// Lets a thread in.
     pub(crate) fn enter(
         &mut self,
         admission: &Admission<'_>,
         object: u32,
         (thread, event): (u32, u32),
         reads: bool,
-    ) -> bool {
+    ) {
         let inside = &mut self.0[object as usize];
-        if let Some(again) = inside.iter_mut().find(|inside| inside.thread == thread) {
-            again.depth += 1;
-            return !is_lockless(admission, again.class);
+        match inside.iter_mut().find(|inside| inside.thread == thread) {
+            Some(again) => again.depth += 1,
+            None => {
+                let class = admission.class(thread, event);
+                inside.push(Inside { thread, class, depth: 1, reads });
+            }
         }
-        let class = admission.class(thread, event);
-        inside.push(Inside { thread, class, depth: 1, reads });
-        !is_lockless(admission, class)
     }
 
-    /// Lets a thread out, `wholly` if it was inside several times; whether it needed the lock.
-    pub(crate) fn leave(
-        &mut self,
-        admission: &Admission<'_>,
-        object: u32,
-        thread: u32,
-        wholly: bool,
-    ) -> bool {
+    /// Lets a thread out, `wholly` if it was inside several times.
+    pub(crate) fn leave(&mut self, object: u32, thread: u32, wholly: bool) {
         let inside = &mut self.0[object as usize];
-        let Some(index) = inside.iter().position(|inside| inside.thread == thread) else {
-            return true;
-        };
-        let needed = !is_lockless(admission, inside[index].class);
+        let Some(index) = inside.iter().position(|inside| inside.thread == thread) else { return };
         inside[index].depth -= 1;
         if wholly || inside[index].depth == 0 {
             inside.swap_remove(index);
         }
-        needed
     }
 
     /// How many threads are inside.
@@ -180,6 +169,6 @@ impl Occupants {
     }
 }
 
-fn is_lockless(admission: &Admission<'_>, class: u32) -> bool {
-    class != NONE && admission.conflicts.is_lockless(class)
+fn pays(admission: &Admission<'_>, class: u32) -> bool {
+    class == NONE || !admission.conflicts.is_lockless(class)
 }

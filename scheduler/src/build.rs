@@ -49,8 +49,8 @@ pub struct Builder {
     sharing: Option<Sharing>,
     /// What the recorder added to the work after each thread's last event.
     tails: Vec<u64>,
-    drops_tails: bool,
-    recorder: Recorder,
+    /// What the recorder adds to the work, if that is to be taken out.
+    recorder: Option<Recorder>,
     /// Work by the code that it is in, if the recorder's part of it is to be dropped.
     places: Places,
     keeps_overhead: bool,
@@ -82,8 +82,7 @@ impl Builder {
             recorded: None,
             sharing: None,
             tails: vec![0; threads],
-            drops_tails: false,
-            recorder: Recorder::new(None, ticks_per_second),
+            recorder: None,
             places: Places::default(),
             keeps_overhead: false,
             samples: Samples::default(),
@@ -115,11 +114,11 @@ impl Builder {
 
     /// Takes what the recorder added to the program's work out of it, where it is not noted in the
     /// trace, and time in which the thread had no core, as far as other times at the same code show it.
-    /// `locking` is what locks took on the recorded machine. Means nothing to a skeleton that is made
+    /// `locking` says how long the recorder took for a lock on the recorded machine. Means nothing to a skeleton that is made
     /// [`Builder::as_recorded`].
     pub fn without_recording(self, locking: Option<Locking>) -> Builder {
         let recorder = Recorder::new(locking, self.ticks_per_second);
-        Builder { drops_tails: true, recorder, ..self }
+        Builder { recorder: Some(recorder), ..self }
     }
 
     /// Says that locks are to be had in another order than the recorded one: a load under the lock
@@ -135,9 +134,9 @@ impl Builder {
         Builder { keeps_overhead: true, ..self }
     }
 
-    /// Whether the recorder's work is taken out that the trace does not note.
-    fn takes_recording_out(&self) -> bool {
-        self.recorded.is_none() && self.drops_tails
+    /// What the recorder adds, where its work is taken out that the trace does not note.
+    fn takes_out(&self) -> Option<Recorder> {
+        self.recorder.filter(|_| self.recorded.is_none())
     }
 
     /// Appends the next event of a thread.
@@ -150,17 +149,15 @@ impl Builder {
         let gone = event.begin.saturating_sub(self.previous[thread.index()]);
         let keeps_overhead = self.keeps_overhead || self.recorded.is_some();
         let overhead = if keeps_overhead { 0 } else { event.overhead };
+        let recorder = self.takes_out();
         let tail = match event.is_from_another_thread() {
             true => self.tails[thread.index()],
-            false => self.recorder.tail(event),
+            false => recorder.map_or(0, |recorder| recorder.tail(event)),
         };
         let tail = std::mem::replace(&mut self.tails[thread.index()], tail);
-        let added = match self.takes_recording_out() {
-            true => tail + self.recorder.head(event),
-            false => 0,
-        };
+        let added = recorder.map_or(0, |recorder| tail + recorder.head(event));
         let work = gone.saturating_sub(overhead).saturating_sub(added);
-        if self.takes_recording_out() {
+        if recorder.is_some() {
             self.places.push(thread, event);
         }
         if let Some(recorded) = &mut self.recorded {
@@ -178,9 +175,9 @@ impl Builder {
             let to = if operation.is_kernel() { event.end } else { event.begin };
             sharing.push(thread, from, to);
         }
-        let took = match self.takes_recording_out() {
-            true => self.recorder.took(event),
-            false => event.end.saturating_sub(event.begin),
+        let took = match recorder {
+            Some(recorder) => recorder.took(event),
+            None => event.end.saturating_sub(event.begin),
         };
         let cond = match operation.code {
             Code::CondRelock => self.object(event.value, false)?,
@@ -296,7 +293,7 @@ impl Builder {
         if self.keeps_overhead {
             std::mem::take(&mut self.took).add_to(&mut self.strands, self.ticks_per_second);
         }
-        if self.takes_recording_out() {
+        if self.takes_out().is_some() {
             quicken_creation(&mut self.strands);
         }
         self.match_children();

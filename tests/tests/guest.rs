@@ -460,8 +460,8 @@ fn children_are_followed() {
     }
 }
 
-/// A child that has become another user cannot make a trace in the first one's directory. It executes its
-/// program all the same.
+/// A child that has become another user may not write a trace into the first user's folder. It executes its program
+/// unrecorded, and ends as it does natively.
 #[test]
 fn children_without_rights_are_not_followed() {
     let bench = bench();

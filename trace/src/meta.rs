@@ -102,11 +102,12 @@ pub struct Latencies {
 /// What taking and giving back a mutex takes that nobody else wants, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Locking {
-    /// Both, without the recorder.
+    /// How long a program takes that is not recorded, for both.
     pub native_ns: u64,
-    /// With it, if nothing is done between: from the time of the lock's event to that of the release's.
+    /// In a recorded program that does nothing under the mutex, how long after the lock's event the event of the
+    /// release begins.
     pub held_ns: u64,
-    /// And from there to the time of the next lock's event.
+    /// If it then locks the mutex again at once, how long after the event of the release the next lock's begins.
     pub free_ns: u64,
 }
 

@@ -25,12 +25,15 @@ struct ByArrival {
     cores: u32,
     /// How long the recording took, if the model is held against it.
     recorded: Option<u64>,
+    /// How many sections pay for a lock, in the relaxed replay with the fewest.
+    paying: AtomicU64,
 }
 
 impl ByArrival {
     fn of(recording: &Recording, cores: u32) -> ByArrival {
         let (ordered, skeleton) = (recording.replayer(), recording.skeleton());
-        ByArrival { ordered, skeleton, cores, recorded: None }
+        let paying = AtomicU64::new(u64::MAX);
+        ByArrival { ordered, skeleton, cores, recorded: None, paying }
     }
 }
 
@@ -77,6 +80,9 @@ impl Replayer for ByArrival {
             Outcome::Deadlocked(deadlock) => Err(deadlock.to_string()),
         };
         let Some(relaxed) = relaxed else { return run(&Constraints::none()) };
+        let pays = |kind: u32| !relaxed.is_lockless(kind);
+        let paying = relaxed.sections().iter().filter(|(_, _, kind)| pays(*kind)).count();
+        self.paying.fetch_min(paying as u64, Ordering::Relaxed);
         let conflicts = Exclusions(relaxed);
         let sections = relaxed.sections().iter().copied();
         let admission = Admission::new(self.skeleton.threads(), sections, &conflicts);
@@ -251,41 +257,10 @@ fn true_contention_gains_nothing_to_the_tick() {
     assert_eq!(measured.ulcp_free_ns, Some(measured.original_ns));
 }
 
-/// Remembers how many sections pay for a lock without unnecessary contention.
-struct Paying(ByArrival, AtomicU64);
-
-impl Replayer for Paying {
-    fn replay(
-        &mut self,
-        plan: Option<&Plan>,
-        cores: Cores,
-        visit: &mut dyn FnMut(ThreadId, EventId, u64, u64),
-    ) -> Result<u64, String> {
-        self.0.replay(plan, cores, visit)
-    }
-
-    fn arrive(&self, relaxed: Option<&Relaxed<'_>>, setting: Setting) -> Result<Arrival, String> {
-        if let Some(relaxed) = relaxed {
-            let sections = relaxed.sections().iter();
-            let paying = sections.filter(|(_, _, kind)| !relaxed.is_lockless(*kind)).count();
-            self.1.fetch_min(paying as u64, Ordering::Relaxed);
-        }
-        self.0.arrive(relaxed, setting)
-    }
-
-    fn recorded(&self) -> Option<u64> {
-        self.0.recorded()
-    }
-
-    fn nanoseconds(&self, ticks: u64) -> u64 {
-        self.0.nanoseconds(ticks)
-    }
-}
-
 fn paying(r: &Recording) -> u64 {
-    let mut replayer = Paying(ByArrival::of(r, 2), AtomicU64::new(u64::MAX));
+    let mut replayer = ByArrival::of(r, 2);
     measure(&r.sections(), &mut replayer, &Options::default()).expect("replays");
-    replayer.1.into_inner()
+    replayer.paying.into_inner()
 }
 
 #[test]

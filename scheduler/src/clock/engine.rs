@@ -430,17 +430,19 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
         };
         let reads = code == Code::Read;
         let section = (id as u32, self.threads[id].position);
-        let needed = match code {
+        let pays = match code {
             _ if code.possesses() || reads => {
-                self.occupants.enter(admission, object, section, reads)
+                self.occupants.enter(admission, object, section, reads);
+                self.occupants.pays(admission, object, id as u32)
             }
             Code::Unlock | Code::CondRelease => {
-                let wholly = code == Code::CondRelease;
-                self.occupants.leave(admission, object, id as u32, wholly)
+                let pays = self.occupants.pays(admission, object, id as u32);
+                self.occupants.leave(object, id as u32, code == Code::CondRelease);
+                pays
             }
             _ => return state.perform(code, id as u32, now),
         };
-        self.threads[id].lockless = !needed;
+        self.threads[id].lockless = !pays;
         state.occupy(self.occupants.count(object), now);
         !code.possesses() && !reads
     }
@@ -583,13 +585,12 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
             // The stream was cut off, or the program ended: a lock must not stay held for ever.
             for (object, state) in self.objects.iter_mut().enumerate() {
                 let object = object as u32;
-                let relaxed = self.constraints.admission(object);
-                let left = relaxed.is_some_and(|admission| {
-                    self.occupants.leave(admission, object, id as u32, true);
+                let is_relaxed = self.constraints.admission(object).is_some();
+                if is_relaxed {
+                    self.occupants.leave(object, id as u32, true);
                     state.occupy(self.occupants.count(object), self.now);
-                    true
-                });
-                if (left || state.abandon(id as u32, self.now)) && state.first != NOBODY {
+                }
+                if (is_relaxed || state.abandon(id as u32, self.now)) && state.first != NOBODY {
                     self.changed.push(object);
                 }
             }

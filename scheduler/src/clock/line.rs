@@ -32,11 +32,11 @@ impl<S: Scheduler, V: Visitor> Engine<'_, S, V> {
         }
         if let Some(admission) = self.constraints.admission(object) {
             let section = (id as u32, thread.position);
-            let needs = match acquires {
-                true => self.occupants.will_need(admission, object, section),
-                false => self.occupants.needs(admission, object, id as u32),
+            let pays = match acquires {
+                true => self.occupants.pays_to_enter(admission, object, section),
+                false => self.occupants.pays(admission, object, id as u32),
             };
-            if !needs {
+            if !pays {
                 return false;
             }
         }

@@ -313,8 +313,8 @@ fn every_access(command: &Command, learned: &BTreeSet<String>) -> Option<String>
 }
 
 /// How child processes are recorded: each program that one executes into a trace next to the
-/// parent's, with the process's id in its name, and otherwise as the parent is. A child that has given up the
-/// rights for that executes its program as it does natively.
+/// parent's, with the process's id in its name, and otherwise as the parent is. A child that may not make a
+/// trace there any more, since it has become another user, executes its program unrecorded.
 fn follow(trace: &Path, parent: &Recording) -> crate::Result<Follow> {
     let own = std::env::current_exe()?;
     let trace = std::path::absolute(trace)?;

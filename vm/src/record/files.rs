@@ -142,8 +142,8 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// If the trace `refers` to files, it has the bytes only of those that will not be what they are. `kept` is what
-    /// an earlier recording has kept ([`Self::kept`]).
+    /// If the trace `refers` to files, it has the bytes only of files that may change before the replay. `kept` is
+    /// what an earlier recording has kept ([`Self::kept`]).
     pub(crate) fn new(refers: bool, kept: Option<&File>) -> Files {
         let packed = Arc::new(kept.map(Packed::read).unwrap_or_default());
         let touched = TouchedPages::new();

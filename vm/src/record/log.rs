@@ -545,7 +545,8 @@ impl ThreadLog {
         }
     }
 
-    /// An event of the thread's, whose work before it does not count what the writer had of the core meanwhile.
+    /// Counts the time in which the writer was at work as the recorder's, if the work before this event took long:
+    /// the writer may have had the thread's core.
     #[inline]
     fn without_writer(&self, state: &mut State, mut event: Event) -> Event {
         // Nobody knows when a thread's first work began.

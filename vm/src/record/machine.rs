@@ -61,14 +61,15 @@ pub(crate) struct Machine {
     pub(crate) tickets: Tickets,
     /// Who owns which slot.
     pub(crate) owners: Owners,
-    /// The process has a parent or a child that is recorded or forked, which may send signals to single
-    /// threads of this one, or another one that writes to its memory.
+    /// Another process may send signals to single threads of this one, since it is the parent or a child and is
+    /// recorded or was forked; or another process may write to memory that this one has mapped.
     pub(crate) has_relatives: AtomicBool,
     pub(crate) endings: Endings,
     /// Who may access which line, once every access is recorded.
     lines: OnceLock<Lines>,
     /// The orders that suit programs, if the user has not said which it is.
     order_of: Option<OrderOf>,
+    /// Which programs are watched for what other processes write to their memory, from their beginning.
     watched_of: Option<WatchedOf>,
     pub(crate) log: Log,
     /// What the guest's processor is.

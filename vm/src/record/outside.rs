@@ -153,7 +153,8 @@ pub(super) fn watch_signals(machine: Arc<Machine>) -> io::Result<()> {
 }
 
 impl Machine {
-    /// The process has a child, which may send its threads signals, or another one may write to its memory.
+    /// From now on the process has a child that may send signals to its threads, or another process may write to
+    /// its memory.
     pub(super) fn begin_relatives(&self) {
         let watcher = self.watcher.load(Ordering::Relaxed);
         if !self.has_relatives.swap(true, Ordering::SeqCst) && watcher != 0 {

@@ -1,8 +1,8 @@
 //! Packed pages of programs and libraries that outlive their recording: a later recording of the same program
 //! copies them into its trace, and neither reads them from their files nor compresses them.
 //!
-//! Pages come into a trace in chunks, and a chunk is copied whole: what a recording touches one page of, it gets
-//! all pages of that an earlier recording had in one chunk. No page is in two chunks of a file.
+//! A trace holds pages in chunks of several pages. A recording that touches one page of a kept chunk copies the
+//! whole chunk into its trace. No page is in two chunks of a file.
 //!
 //! # When they count
 //! The file's device, inode, size, and times of change, of its content and of its status, are what they were. They
